@@ -1,0 +1,1 @@
+"""The step: draft -> plan -> verify -> accept -> commit. Knows SGLang only through `seam/`."""

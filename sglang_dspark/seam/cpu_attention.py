@@ -1,0 +1,70 @@
+"""What our CPU attention backend reads of SGLang's layers, batches and KV pool."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from sglang.srt.layers.attention.base_attn_backend import AttentionBackend
+from sglang.srt.layers.radix_attention import AttentionType
+from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool
+
+from sglang_dspark.seam.cpu_platform import ATTENTION_BACKEND
+
+__all__ = ["ATTENTION_BACKEND", "AttentionBackend"]
+
+
+def kv_row_bytes(kv_pool) -> int:
+    """Bytes of one slot's K in one layer."""
+    return kv_pool.head_num * kv_pool.head_dim * kv_pool.dtype.itemsize
+
+
+def write_kv(kv_pool, layer, slots: Tensor, k: Tensor, v: Tensor) -> None:
+    """K, V [rows, kv_heads, head_dim] into the layer's buffers at `slots` [rows]."""
+    if type(kv_pool) is MHATokenToKVPool and k.dtype == kv_pool.dtype:
+        at = layer.layer_id - kv_pool.start_layer
+        kv_pool.k_buffer[at].index_copy_(0, slots, k)
+        kv_pool.v_buffer[at].index_copy_(0, slots, v)
+    else:
+        kv_pool.set_kv_buffer(layer, slots, k, v)
+
+
+def is_block_layer(layer) -> bool:
+    """A layer whose rows also see the later rows of their own block (a draft's layers)."""
+    return layer.attn_type == AttentionType.ENCODER_ONLY
+
+
+def verify_row_counts(spec_info, num_reqs: int) -> list[int]:
+    """New rows of each request in a TARGET_VERIFY forward, on the target or on the draft.
+
+    `spec_info.ragged_verify_layout` (SGLang's, or anything with `verify_lens_cpu`) says it per
+    request; where it is None every request has `spec_info.draft_token_num` rows.
+    """
+    layout = spec_info.ragged_verify_layout
+    if layout is None:
+        return [int(spec_info.draft_token_num)] * num_reqs
+    lens = layout.verify_lens_cpu
+    counts = layout.verify_lens.tolist() if lens is None else list(lens)
+    if len(counts) != num_reqs:
+        raise ValueError(f"a layout of {len(counts)} requests for a batch of {num_reqs}")
+    return counts
+
+
+def extend_row_counts(forward_batch) -> list[int]:
+    counts = forward_batch.extend_seq_lens_cpu
+    return forward_batch.extend_seq_lens.tolist() if counts is None else list(counts)
+
+
+def refuse_unsupported_layer(layer, kwargs: dict) -> None:
+    """Whatever the layer asks beyond plain scaled dot products would be silently wrong."""
+    wanted = [name for name, value in kwargs.items() if value is not None]
+    if layer.logit_cap:
+        wanted.append("logit_cap")
+    if layer.is_cross_attention:
+        wanted.append("cross attention")
+    if layer.attn_type == AttentionType.DECODER_BIDIRECTIONAL:
+        wanted.append("bidirectional image tokens")
+    if wanted:
+        raise NotImplementedError(
+            f"--attention-backend {ATTENTION_BACKEND} does not do {', '.join(wanted)}, "
+            "which this model's attention asks for: serve it on another device"
+        )

@@ -1,0 +1,107 @@
+"""The draft's model runner: built beside the target, run once a step, fed with context KV."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from sglang.srt.layers.moe.utils import draft_model_build_scope
+from sglang.srt.managers.tp_worker import TpModelWorker
+from sglang.srt.model_executor.forward_batch_info import (
+    CaptureHiddenMode,
+    ForwardBatch,
+    ForwardMode,
+)
+from sglang.srt.runtime_context import attention_backends, get_spec
+from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
+from torch import Tensor
+
+from sglang_dspark.seam.draft_config import target_shape
+from sglang_dspark.seam.draft_model import DraftModel
+from sglang_dspark.seam.records import BlockRows
+from sglang_dspark.seam.window import Window
+
+
+class DraftRunner:
+    """SGLang's runner and KV pool of the draft model, behind three calls."""
+
+    def __init__(
+        self, server_args: Any, gpu_id: int, nccl_port: int, target: TpModelWorker, gamma: int
+    ) -> None:
+        backend = get_spec().speculative_draft_attention_backend or attention_backends()[0]
+        with draft_model_build_scope():
+            self.worker = TpModelWorker(
+                server_args=server_args,
+                gpu_id=gpu_id,
+                nccl_port=nccl_port,
+                is_draft_worker=True,
+                random_seed=target.random_seed,
+                # The draft runs at the target's absolute positions.
+                context_length=target.model_runner.model_config.context_len,
+                draft_attention_backend=backend,
+            )
+        self.attention_backend = backend
+        self._runner = self.worker.model_runner
+        self.worker.draft_runner = self._runner  # read by SGLang's weight and memory reports
+        self.model: DraftModel = self._runner.model
+        self.gamma = gamma
+        self._rows = BlockRows(
+            draft_token=torch.empty(0, dtype=torch.int64),
+            positions=torch.empty(0, dtype=torch.int64),
+            draft_token_num=gamma,
+            capture_hidden_mode=CaptureHiddenMode.NULL,
+        )
+        self._block_ids = torch.empty((0, gamma), dtype=torch.int64)
+
+    def attach(self, target: TpModelWorker) -> str | None:
+        """Load the draft's weights against the target's embedding and LM head."""
+        model = target.model_runner.model
+        embed = model.get_input_embeddings() if hasattr(model, "get_input_embeddings") else None
+        embed = model.model.embed_tokens if embed is None else embed
+        shape = target_shape(target.model_runner.model_config)
+        return self.model.attach(shape, embed.weight, model.lm_head.weight)
+
+    @property
+    def attn_backend(self) -> Any:
+        return self._runner.attn_backend
+
+    def forward(self, batch: Any, anchors: Tensor, window: Window) -> Tensor:
+        """Backbone hidden states of a block per request: anchors [bs] int64 -> [bs * gamma, H]."""
+        bs, gamma = anchors.shape[0], self.gamma
+        rows = ForwardBatch(
+            forward_mode=ForwardMode.TARGET_VERIFY,
+            batch_size=bs,
+            input_ids=self._ids(anchors).flatten(),
+            req_pool_indices=batch.req_pool_indices,
+            seq_lens=batch.seq_lens,
+            out_cache_loc=window.slots[:, :gamma].flatten(),
+            seq_lens_sum=None if batch.seq_lens_sum is None else batch.seq_lens_sum + bs * gamma,
+            seq_lens_cpu=None if batch.seq_lens_cpu is None else batch.seq_lens_cpu + gamma,
+            positions=window.positions[:, :gamma].flatten(),
+            spec_algorithm=SpeculativeAlgorithm.DSPARK,
+            spec_info=self._rows,
+            capture_hidden_mode=CaptureHiddenMode.NULL,
+        )
+        window.plan.bind(rows, self._runner.kv_index_translator, cols=slice(0, gamma))
+        return self._runner.forward(rows).logits_output.hidden_states
+
+    def write_context(self, features: Tensor, positions: Tensor, slots: Tensor) -> None:
+        """Store the draft's keys and values of committed rows.
+
+        features [n, m H], the target's captured layer outputs; positions, slots [n] int64.
+        """
+        keys, values = self.model.backbone.context_kv(features, positions)
+        pool = self._runner.token_to_kv_pool
+        for layer, (k, v) in enumerate(zip(keys, values, strict=True)):
+            pool.set_kv_buffer(self.model.attention[layer], slots, k, v)
+
+    def _ids(self, anchors: Tensor) -> Tensor:
+        """[bs, gamma] input ids: the anchor, then mask tokens; one buffer, grown when needed."""
+        bs = anchors.shape[0]
+        if self._block_ids.shape[0] < bs:
+            self._block_ids = torch.full(
+                (bs, self.gamma), self.model.draft.mask_token_id, device=anchors.device
+            )
+        ids = self._block_ids[:bs]
+        ids[:, 0] = anchors
+        return ids

@@ -1,0 +1,17 @@
+"""DSPARK is served by our worker, on every device."""
+
+from __future__ import annotations
+
+import pkgutil
+from collections.abc import Callable
+from typing import Any
+
+# Named, not imported: the worker stands above the seam.
+WORKER = "sglang_dspark.engine.worker:DSparkWorker"
+
+
+def create_worker(original: Callable[..., type], algorithm: Any, server_args: Any) -> type:
+    """AROUND `SpeculativeAlgorithm.create_worker`: ours for DSPARK, SGLang's for the rest."""
+    if not algorithm.is_dspark():
+        return original(algorithm, server_args)
+    return pkgutil.resolve_name(WORKER)

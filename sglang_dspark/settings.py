@@ -1,0 +1,65 @@
+"""Every choice of the user that SGLang has no flag for: one file, read once, refused when wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import tomllib
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+VARIABLE = "SGLANG_DSPARK_CONFIG"
+
+
+class SettingsError(ValueError):
+    """The settings file cannot be read, or says something we do not know."""
+
+
+class NoDraft(BaseModel):
+    """Which steps are taken as plain decode (no draft forward, one row per request)."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    mode: Literal["off", "on", "alternate"] = Field(
+        default="off",
+        description="off: every step drafts; on: none does; alternate: `period` steps each way",
+    )
+    period: int = Field(default=1, ge=1, description="steps of each kind under `alternate`")
+
+
+class Settings(BaseModel):
+    """The settings file. Unknown keys are refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    no_draft: NoDraft = NoDraft()
+
+
+def load_settings(path: str | None = None) -> Settings:
+    """Settings from `path`, else from the file that SGLANG_DSPARK_CONFIG names, else defaults.
+
+    Args:
+        path: a .toml or .json file.
+
+    Raises:
+        SettingsError: no such file, not TOML or JSON, an unknown key or a value out of range.
+    """
+    chosen = path if path is not None else os.environ.get(VARIABLE)
+    if not chosen:
+        return Settings()
+    file = Path(chosen)
+    try:
+        text = file.read_text(encoding="utf-8")
+        raw = json.loads(text) if file.suffix == ".json" else tomllib.loads(text)
+        return Settings.model_validate(raw)
+    except OSError as error:
+        raise SettingsError(f"{VARIABLE}={chosen}: cannot be read ({error.strerror})") from None
+    except (json.JSONDecodeError, tomllib.TOMLDecodeError) as error:
+        raise SettingsError(f"{chosen}: not a {file.suffix or '.toml'} file: {error}") from None
+    except ValidationError as error:
+        problems = "; ".join(
+            f"{'.'.join(map(str, e['loc'])) or 'top level'}: {e['msg']}" for e in error.errors()
+        )
+        raise SettingsError(f"{chosen}: {problems}") from None
