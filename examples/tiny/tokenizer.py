@@ -19,6 +19,7 @@ EOS, USER, ASSISTANT, SYSTEM, MASK = SPECIALS = (
     "<|system|>",
     "<|mask|>",  # the draft's mask row; never appears in text
 )
+EOS_ID, MASK_ID = SPECIALS.index(EOS), SPECIALS.index(MASK)
 CHAT_TEMPLATE = (
     "{% for m in messages %}{{ '<|' + m['role'] + '|>' + m['content'] + '<|end|>' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"

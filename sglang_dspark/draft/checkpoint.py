@@ -267,7 +267,9 @@ def detect_family(raw: Mapping[str, Any]) -> str:
     if any(key.startswith("dspark_") and key != "dspark_config" for key in raw):
         return "DeepSeek-V4 bundled (dspark_* keys in the target's config)"
     if isinstance(nested, Mapping):
-        is_dspark = nested.get("projector_type") == "dspark" or "DSparkDraftModel" in names
+        is_dspark = nested.get("projector_type") == "dspark" or bool(
+            {"DSparkDraftModel", "Qwen3DSparkModel"} & set(names)
+        )
         return "SpecForge (nested dflash_config)" if is_dspark else "z-lab DFlash"
     if "DFlashDraftModel" in names:
         return "z-lab DFlash"
@@ -283,7 +285,9 @@ def _require_deepspec_qwen3(raw: Mapping[str, Any], path: Path) -> None:
     if family == "deepspec":
         return
     given = f"architectures {raw.get('architectures')}, model_type {raw.get('model_type')!r}"
-    expected = "expected DeepSpec's flat format, architectures ['Qwen3DSparkModel']"
+    expected = (
+        "expected DeepSpec's flat format, architectures ['Qwen3DSparkModel'], model_type 'qwen3'"
+    )
     if family == "unknown":
         raise CheckpointError(
             f"{path / 'config.json'}: not a DSpark draft ({given}); {expected}; "

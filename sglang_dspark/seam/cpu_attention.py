@@ -36,16 +36,19 @@ def is_block_layer(layer) -> bool:
 def verify_row_counts(spec_info, num_reqs: int) -> list[int]:
     """New rows of each request in a TARGET_VERIFY forward, on the target or on the draft.
 
-    `spec_info.ragged_verify_layout` (SGLang's, or anything with `verify_lens_cpu`) says it per
-    request; where it is None every request has `spec_info.draft_token_num` rows.
+    First that is there: `spec_info.row_counts` (a CPU int tensor [num_reqs], ours), SGLang's
+    `spec_info.ragged_verify_layout`, and `spec_info.draft_token_num` rows for every request.
     """
+    row_counts = getattr(spec_info, "row_counts", None)  # not a field of SGLang's own records
     layout = spec_info.ragged_verify_layout
-    if layout is None:
-        return [int(spec_info.draft_token_num)] * num_reqs
-    lens = layout.verify_lens_cpu
-    counts = layout.verify_lens.tolist() if lens is None else list(lens)
-    if len(counts) != num_reqs:
-        raise ValueError(f"a layout of {len(counts)} requests for a batch of {num_reqs}")
+    if row_counts is not None:
+        counts = row_counts.tolist()
+    elif layout is not None:
+        counts = layout.verify_lens.tolist()
+    else:
+        counts = [int(spec_info.draft_token_num)] * num_reqs
+    if len(counts) != num_reqs or min(counts) < 1:
+        raise ValueError(f"row counts {counts} for a batch of {num_reqs}: one or more each")
     return counts
 
 

@@ -6,9 +6,9 @@ from itertools import product
 
 import numpy as np
 import pytest
-from lossless import Model, deviation, output_law
 
 from sglang_dspark.core.accept import correction_weights, keep_probability, transition_law
+from tests.core.lossless import Model, deviation, output_law
 
 TWO_REQUESTS = {"num_reqs": 2, "num_rounds": 4, "num_tokens": 4}
 

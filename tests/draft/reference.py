@@ -95,10 +95,8 @@ class ReferenceDraft:
         return out + self.w[name + ".bias"] if name + ".bias" in self.w else out
 
     def norm(self, x: Tensor, name: str) -> Tensor:
-        variance = x.float().pow(2).mean(-1, keepdim=True) if x.dtype != torch.float64 else (
-            x.pow(2).mean(-1, keepdim=True)
-        )
-        return self.w[name] * (x * torch.rsqrt(variance + self.config.rms_norm_eps)).to(x.dtype)
+        variance = x.pow(2).mean(-1, keepdim=True)
+        return self.w[name] * x * torch.rsqrt(variance + self.config.rms_norm_eps)
 
     def rope(self, x: Tensor, positions: Tensor) -> Tensor:
         """x: [n, heads, D]; rotates the pairs (i, i + D/2)."""
@@ -189,6 +187,6 @@ def speculate_greedy(
         wanted = logits[len(ids) - 1 :].argmax(-1).tolist()
         accepted = next((k for k, x in enumerate(drafts) if x != wanted[k]), gamma)
         features = features[: len(ids) + accepted]
-        ids += drafts[:accepted] + [wanted[accepted]]
+        ids += [*drafts[:accepted], wanted[accepted]]
         accepted_per_round.append(accepted)
     return ids[len(prompt) :], accepted_per_round

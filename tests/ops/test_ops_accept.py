@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -205,7 +206,8 @@ def test_draws_at_both_ends_stay_on_tokens_with_weight(dtype):
     weights[:, [0, -1]] = 0.0
     weights *= torch.logspace(-30, 3, 300, dtype=dtype)[:, None]
     has_weight = (weights > 0).any(-1)
-    first, last = (inverse_cdf(weights, torch.full((300,), u)) for u in (ABOVE_ZERO, BELOW_ONE))
+    ends = (torch.full((300,), u, dtype=torch.float64) for u in (ABOVE_ZERO, BELOW_ONE))
+    first, last = (inverse_cdf(weights, u) for u in ends)
     positive = (weights > 0)[has_weight]
     assert torch.equal(first[has_weight], positive.to(torch.uint8).argmax(-1))
     # Weights below an ulp of the sum before them can not move it, so "last" means last to move.
@@ -219,55 +221,56 @@ def test_race_breaks_ties_by_id_and_never_takes_probability_zero():
     assert race(torch.tensor([[0.0, 0.5, 0.5], [0.0, 0.0, 1.0]]), noise).tolist() == [1, 2]
 
 
-def simulate(accept, num_requests=60_000, gamma=2):
-    """Two rounds of 60,000 requests with keyed noise and windows 0..gamma; first 3 tokens."""
-    vocab = 3
+NUM_REQUESTS = 60_000
+
+
+def simulate(accept=accept_sampled, argmax_drafts=False):
+    """p-value of the first three tokens of many requests, keyed noise, windows 0..gamma."""
+    vocab, gamma = 3, 2
     rng = np.random.default_rng(1)
     p_table = torch.tensor(rng.dirichlet(np.ones(vocab), vocab), dtype=torch.float32)
-    q_table = 0.5 * p_table + 0.5 * torch.tensor(
-        rng.dirichlet(np.ones(vocab), vocab), dtype=torch.float32
-    )
-    noise, seeds = BlockNoise(gamma, "cpu"), torch.arange(num_requests)
-    tokens = torch.zeros(num_requests, 3 * (gamma + 1) + 1, dtype=torch.int64)
-    position = torch.zeros(num_requests, dtype=torch.int64)
+    q_table = torch.tensor(rng.dirichlet(np.ones(vocab), vocab), dtype=torch.float32)
+    q_table = 0.5 * (p_table + q_table)
+    noise, seeds = BlockNoise(gamma, "cpu"), torch.arange(NUM_REQUESTS)
+    tokens = torch.zeros(NUM_REQUESTS, 3 * (gamma + 1) + 1, dtype=torch.int64)
+    position = torch.zeros(NUM_REQUESTS, dtype=torch.int64)
     for step in range(3):
         u = noise(seeds, position)
-        prev, block = tokens.gather(1, position[:, None]).squeeze(1), []
+        context = [tokens.gather(1, position[:, None]).squeeze(1)]
         for k in range(gamma):
-            block.append(inverse_cdf(q_table[prev], u.draft[:, k]))
-            prev = block[-1]
-        drafts = torch.stack(block, 1)
-        context = torch.cat([tokens.gather(1, position[:, None]), drafts], 1)
+            q = q_table[context[-1]]
+            context.append(q.argmax(-1) if argmax_drafts else inverse_cdf(q, u.draft[:, k]))
+        block = torch.stack(context, 1)
         lens = (seeds + step) % (gamma + 1)
-        out = accept(drafts, q_table[context[:, :-1]], p_table[context], lens, u)
+        out = accept(block[:, 1:], q_table[block[:, :-1]], p_table[block], lens, u)
         for k in range(gamma + 1):
-            value = out.next_token if k == gamma else drafts[:, k]
-            value = torch.where(out.accepted == k, out.next_token, value)
+            value = out.next_token
+            if k < gamma:
+                value = torch.where(k < out.accepted, block[:, k + 1], out.next_token)
             tokens.scatter_(1, position[:, None] + 1 + k, value[:, None])
         position = position + out.accepted + 1
-    got = tokens[:, 1:4]
-    counts = torch.bincount((got * torch.tensor([9, 3, 1])).sum(1), minlength=27).numpy()
-    p = p_table.numpy().astype(float)
+    counts = torch.bincount((tokens[:, 1:4] * torch.tensor([9, 3, 1])).sum(1), minlength=27)
+    p = p_table.double().numpy()
     exact = np.array([p[0, a] * p[a, b] * p[b, c] for a, b, c in product(range(3), repeat=3)])
-    return stats.chisquare(counts, exact / exact.sum() * num_requests).pvalue
+    return stats.chisquare(counts.numpy(), exact / exact.sum() * NUM_REQUESTS).pvalue
 
 
 def test_keyed_noise_gives_the_targets_joint_law():
-    assert simulate(accept_sampled) > 1e-4
+    assert simulate() > 1e-4
 
 
-def test_argmax_drafts_treated_as_sampled_are_seen_at_the_same_size():
-    def wrong(drafts, q, p, lens, u):
-        return accept_sampled(q.argmax(-1), q, p, lens, u)
+def test_argmax_drafts_are_point_masses():
+    """faults.md B1: right with draft_probs None, visibly wrong with the law they are the top of."""
 
-    # The drafts that `simulate` commits are its own; acceptance judges others.
-    assert simulate(wrong) < 1e-9
+    def point_mass(drafts, q, p, lens, u):
+        return accept_sampled(drafts, None, p, lens, u)
+
+    assert simulate(point_mass, argmax_drafts=True) > 1e-4
+    assert simulate(argmax_drafts=True) < 1e-9
 
 
-def test_accept_and_residual_noise_must_differ_from_draft_noise():
+def test_accept_noise_must_differ_from_draft_noise():
     def reused(drafts, q, p, lens, u):
-        return accept_sampled(
-            drafts, q, p, lens, BlockUniforms(u.draft, u.draft, u.residual, u.bonus)
-        )
+        return accept_sampled(drafts, q, p, lens, replace(u, accept=u.draft))
 
     assert simulate(reused) < 1e-9

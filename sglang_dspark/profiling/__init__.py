@@ -1,0 +1,1 @@
+"""Measuring: starts servers, talks to them over HTTP only, never imports torch or SGLang."""

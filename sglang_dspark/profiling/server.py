@@ -1,0 +1,142 @@
+"""A server process of our own: start it, wait until it answers, stop it with all its children."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+
+import httpx
+import psutil
+
+HOST = "127.0.0.1"
+
+
+class ServerError(RuntimeError):
+    """The server did not start, or ended; the text holds the last lines of its log."""
+
+
+def free_port() -> int:
+    """A port that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        return int(probe.getsockname()[1])
+
+
+class Server:
+    """`python -m sglang.launch_server` with the given flags, on a free port of this machine.
+
+    Used as a context manager; leaving it ends the process group, also after an interrupt.
+    """
+
+    def __init__(
+        self,
+        flags: Sequence[str],
+        *,
+        log: Path,
+        environment: Mapping[str, str] | None = None,
+        module: str = "sglang.launch_server",
+    ) -> None:
+        self.port = free_port()
+        self.url = f"http://{HOST}:{self.port}"
+        self.log = log
+        self.command = [sys.executable, "-m", module, "--host", HOST, "--port", str(self.port)]
+        self.command += [str(flag) for flag in flags]
+        self._environment = {"HF_HUB_OFFLINE": "1", **os.environ, **(environment or {})}
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def launch(self) -> None:
+        """Start the process and return at once; `wait` until it answers."""
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        with self.log.open("wb") as sink:
+            self._process = subprocess.Popen(
+                self.command,
+                stdout=sink,
+                stderr=subprocess.STDOUT,
+                env=self._environment,
+                start_new_session=True,
+            )
+
+    def wait(self, timeout_s: float = 180, tick: Callable[[], None] = lambda: None) -> None:
+        """Return once the server answers.
+
+        Args:
+            tick: called about twice a second, for a progress display.
+
+        Raises:
+            ServerError: the process ended, or the time is over.
+        """
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            if self._process is None or self._process.poll() is not None:
+                raise ServerError(f"the server ended while starting:\n{self.log_tail()}")
+            with suppress(httpx.HTTPError):
+                if httpx.get(f"{self.url}/health", timeout=5).status_code == 200:
+                    return
+            tick()
+            time.sleep(0.5)
+        raise ServerError(f"no answer after {timeout_s:.0f} s:\n{self.log_tail()}")
+
+    def start(self, timeout_s: float = 180) -> Server:
+        """Launch and wait."""
+        self.launch()
+        try:
+            self.wait(timeout_s)
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def stop(self) -> None:
+        """End the whole process group; does nothing when it is not running."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        family = self._family(process.pid)
+        for sign in (signal.SIGTERM, signal.SIGKILL):
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, sign)
+            _, family = psutil.wait_procs(family, timeout=10)
+            if not family:
+                break
+        process.wait()
+
+    def __enter__(self) -> Server:
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def memory_pss_mb(self) -> float:
+        """Proportional memory of all processes of the server, in MB."""
+        if self._process is None:
+            raise ServerError("the server is not running")
+        total = 0
+        for process in self._family(self._process.pid):
+            with suppress(psutil.Error):
+                total += process.memory_full_info().pss
+        return total / 1e6
+
+    def log_tail(self, lines: int = 20) -> str:
+        """The last lines of the log."""
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+
+    @staticmethod
+    def _family(pid: int) -> list[psutil.Process]:
+        try:
+            parent = psutil.Process(pid)
+            return [parent, *parent.children(recursive=True)]
+        except psutil.NoSuchProcess:
+            return []
