@@ -272,8 +272,9 @@ def make_copy_pair(
     """
     if gamma >= COPY_DISTANCE:
         raise ValueError(f"gamma {gamma}: must be below COPY_DISTANCE {COPY_DISTANCE}")
+    theta = 1e4
     config = _target_config(
-        max_positions=max_positions, rope={"rope_type": "default", "rope_theta": 1e4}
+        max_positions=max_positions, rope={"rope_type": "default", "rope_theta": theta}
     )
     vocab = config.vocab_size
     target = Qwen3ForCausalLM(config)
@@ -298,7 +299,7 @@ def make_copy_pair(
         _plant_tags(state, f"model.layers.{layer}.mlp.", layer)
     last = f"model.layers.{NUM_LAYERS - 1}.self_attn."
     rms_inside = _rms(num_digits=4 + 3)  # code and tags
-    _plant_copy(state, last, config.rope_parameters["rope_theta"], rms_inside, which=(0, 1, 2))
+    _plant_copy(state, last, theta, rms_inside, which=(0, 1, 2))
     # Only what predicts survives the final norm.
     final = torch.zeros(HIDDEN)
     for start, base in zip((*_COPY, _CODE[3]), DIGIT_BASES, strict=True):
@@ -316,7 +317,6 @@ def make_copy_pair(
             weights["fc.weight"][_CODE[t] + d, column] = 1.0
     weights["fc.weight"][_CONST, _CONST] = 1.0
     weights["hidden_norm.weight"].fill_(_rms(num_digits=3))
-    theta = config.rope_parameters["rope_theta"]
     _plant_copy(weights, "layers.0.self_attn.", theta, 1.0, which=(0, 1))
     _plant_copy(weights, "layers.1.self_attn.", theta, 1.0, which=(2,))
     weights["norm.weight"].zero_()

@@ -26,7 +26,8 @@ RULES: dict[str, tuple[set[str], set[str] | None]] = {
     "draft": ({"core", "ops"}, TORCH),
     "seam": ({"core", "ops", "draft", "settings"}, None),
     "engine": ({"core", "ops", "draft", "seam", "settings"}, TORCH),
-    "cpu": ({"core", "ops", "seam", "settings"}, TORCH | {"psutil"}),
+    # sgl_kernel is tried, to stand aside where SGLang's own CPU build works.
+    "cpu": ({"core", "ops", "seam", "settings"}, TORCH | {"psutil", "sgl_kernel"}),
     "profiling": ({"core", "draft.checkpoint", "settings"}, {"numpy", "scipy", "httpx", "psutil"}),
 }
 MAY_NAME_SGLANG = {"seam"}

@@ -78,7 +78,9 @@ def download(cache: Path) -> None:
 
 def is_readable_code(name: str, source: str) -> bool:
     """Keep ordinary modules: no tests, tables, generated or non-English files."""
-    if re.search(r"(^|/)(tests?|testing|lib2to3|idlelib|locale|site-packages)/|test_|_test\.", name):
+    if re.search(
+        r"(^|/)(tests?|testing|lib2to3|idlelib|locale|site-packages)/|test_|_test\.", name
+    ):
         return False
     if not 400 <= len(source) <= 150_000 or not source.isascii():
         return False
@@ -242,8 +244,10 @@ def main() -> None:
             part = [doc for doc in docs if doc.split == split]
             write_jsonl(args.work / f"{domain}.{split}.jsonl", [asdict(doc) for doc in part])
             write_jsonl(args.work / f"{domain}.{split}.chat.jsonl", chat_samples(part))
-            print(f"{domain} {split}: {len(part)} documents, "
-                  f"{sum(len(d.text) for d in part) / 1e6:.2f} MB")
+            print(
+                f"{domain} {split}: {len(part)} documents, "
+                f"{sum(len(d.text) for d in part) / 1e6:.2f} MB"
+            )
 
 
 if __name__ == "__main__":

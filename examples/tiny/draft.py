@@ -128,9 +128,7 @@ class Draft(nn.Module):
         features = torch.cat((hidden, markov.to(hidden.dtype)), dim=-1)
         return self.confidence_head.proj(features).squeeze(-1)
 
-    def forward(
-        self, features: Tensor, anchors: Tensor, positions: Tensor, mask: Tensor
-    ) -> Tensor:
+    def forward(self, features: Tensor, anchors: Tensor, positions: Tensor, mask: Tensor) -> Tensor:
         """Every block of a window in one pass, for training.
 
         features [B, S, m * H], anchors and positions [B, N], mask [B, 1, N * G, S + N * G]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import ast
 import random
+import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -37,10 +39,24 @@ def code_starts(source: str) -> Iterator[str]:
 
 
 def text_starts(text: str) -> Iterator[str]:
-    paragraphs = text.split("\n\n")
-    for i, paragraph in enumerate(paragraphs):
-        if len(paragraph) > 60:
-            yield "\n\n".join(paragraphs[i:])
+    """Paragraphs, and one sentence in ten of a document that has no paragraphs."""
+    paragraphs = [m.end() for m in re.finditer(r"^|\n\n", text)]
+    sentences = [m.end() for m in re.finditer(r"[.!?] (?=[A-Z])", text)]
+    for start in paragraphs if len(paragraphs) > 2 else sentences[::10]:
+        if len(text[start:].split("\n")[0]) > 60:
+            yield text[start:]
+
+
+def alternate(queues: list[tuple[str, list[str]]], rng: random.Random) -> list:
+    """Random order in which the packages or books take turns."""
+    rng.shuffle(queues)
+    seen: Counter[str] = Counter()
+    turns = []
+    for name, _ in queues:
+        source = name.split("/")[0]
+        turns.append(seen[source])
+        seen[source] += 1
+    return [queue for _, queue in sorted(zip(turns, queues, strict=True), key=lambda x: x[0])]
 
 
 def choose(domain: str, docs: list[dict], tokenizer: Tokenizer, count: int) -> list[dict]:
@@ -52,10 +68,11 @@ def choose(domain: str, docs: list[dict], tokenizer: Tokenizer, count: int) -> l
         first, *others = starts(doc["text"]) if domain == "code" else (None, *starts(doc["text"]))
         rng.shuffle(others)
         queues.append((doc["name"], [s for s in (first, *others) if s]))
-    rng.shuffle(queues)
+    queues = alternate(queues, rng)
     rows: list[dict] = []
-    for turn in range(8):
-        for name, texts in queues:
+    rounds = [queues[: count // 2]] + [queues] * 8
+    for turn, round_queues in enumerate(rounds):
+        for name, texts in round_queues:
             prompt = None
             if turn < len(texts):
                 size = rng.randint(MIN_TOKENS, MAX_TOKENS)

@@ -79,7 +79,7 @@ def accept(tokens: Tensor, draft_probs: Tensor, target_probs: Tensor) -> tuple[T
 def decode(
     target: Target, draft: Draft, prompts: list[list[int]], max_new: int, temperature: float
 ) -> list[Decoded]:
-    """Decode every prompt until its eos token or `max_new` tokens (the last round may overshoot)."""
+    """Decode until the eos token or `max_new` tokens; the last round may overshoot."""
     batch, gamma = len(prompts), draft.cfg.block_size
     base = target.cfg
     lengths = torch.tensor([len(prompt) for prompt in prompts])

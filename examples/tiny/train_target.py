@@ -23,17 +23,15 @@ from torch import Tensor, nn
 
 CODE_SHARE = 0.6
 STEP_TOKENS = 4096
-SHORT, MEDIUM, LONG, LONGEST = 256, 512, 2048, 8192  # window lengths in tokens
+SHORT, LONG, LONGEST = 256, 2048, 8192  # window lengths in tokens
 MUON_LR, ADAM_LR = 5e-3, 3e-3
 
 
-def window_length(step: int, progress: float) -> int:
-    """Mostly short windows, the second half medium ones, and a few up to the position limit."""
-    if progress > 0.3 and step % 64 == 0:
+def window_length(step: int) -> int:
+    """Mostly short windows, and a few up to the position limit."""
+    if step % 160 == 80:
         return LONGEST
-    if step % 24 == 0:
-        return LONG
-    return SHORT if progress < 0.55 else MEDIUM
+    return LONG if step % 12 == 0 else SHORT
 
 
 def sample_windows(tokens: dict[str, np.ndarray], step: int, length: int) -> Tensor:
@@ -63,9 +61,7 @@ def build_optimizers(model: nn.Module) -> list[torch.optim.Optimizer]:
             inside = "layers." in name and weight.ndim == 2
             (matrices if inside else others).append(weight)
     return [
-        torch.optim.Muon(
-            matrices, lr=MUON_LR, weight_decay=0.05, adjust_lr_fn="match_rms_adamw"
-        ),
+        torch.optim.Muon(matrices, lr=MUON_LR, weight_decay=0.05, adjust_lr_fn="match_rms_adamw"),
         torch.optim.AdamW(others, lr=ADAM_LR, betas=(0.9, 0.97), weight_decay=0.0, fused=True),
     ]
 
@@ -85,12 +81,14 @@ def apply_step(optimizers: list[torch.optim.Optimizer], factor: float) -> None:
 
 
 @torch.no_grad()
-def heldout_losses(target: Target, tokens: dict[str, np.ndarray], rows: int = 16) -> dict:
+def heldout_losses(
+    target: Target, tokens: dict[str, np.ndarray], rows: int = 16, length: int = 512
+) -> dict[str, float]:
     """Mean nats per token on evenly spaced held-out windows of each domain."""
     losses = {}
     for domain, source in tokens.items():
-        starts = np.linspace(0, len(source) - MEDIUM - 1, rows).astype(int)
-        ids = np.stack([source[s : s + MEDIUM + 1] for s in starts]).astype(np.int64)
+        starts = np.linspace(0, len(source) - length - 1, rows).astype(int)
+        ids = np.stack([source[s : s + length + 1] for s in starts]).astype(np.int64)
         losses[domain] = round(next_token_loss(target, torch.from_numpy(ids)).item(), 4)
     return losses
 
@@ -148,9 +146,9 @@ def train_steps(run: Run, tokens: dict[str, np.ndarray], minutes: float) -> Iter
     while run.seconds < 60 * minutes:
         begun = time.monotonic()
         progress = run.seconds / (60 * minutes)
-        length = window_length(run.step, progress)
+        length = window_length(run.step)
         ids = sample_windows(tokens, run.step, length)
-        loss = (fast_loss if length <= MEDIUM else next_token_loss)(run.target, ids)
+        loss = (fast_loss if length == SHORT else next_token_loss)(run.target, ids)
         loss.backward()
         nn.utils.clip_grad_norm_(run.target.parameters(), 1.0)
         apply_step(run.optimizers, rate_factor(run.step, progress))
@@ -185,8 +183,11 @@ def main() -> None:
     for loss in train_steps(run, tokens["train"], args.minutes):
         mean = loss if mean == 0.0 else 0.98 * mean + 0.02 * loss
         if run.step % 10 == 0:
-            print(f"step {run.step} min {run.seconds / 60:.1f} tokens {run.tokens / 1e6:.2f}M "
-                  f"loss {mean:.3f}", flush=True)
+            print(
+                f"step {run.step} min {run.seconds / 60:.1f} tokens {run.tokens / 1e6:.2f}M "
+                f"loss {mean:.3f}",
+                flush=True,
+            )
         if run.seconds - saved > 300:
             saved = run.seconds
             run.save()

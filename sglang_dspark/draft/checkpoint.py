@@ -7,12 +7,19 @@ was expected, and which file or option to change. Code named by a checkpoint is 
 from __future__ import annotations
 
 import itertools
-import json
-import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
+
+from sglang_dspark.draft.fields import (
+    DRAFT_PATH_FLAG,
+    Fields,
+    is_int,
+    is_number,
+    read_json_object,
+)
+from sglang_dspark.draft.fields import CheckpointError as CheckpointError
 
 MarkovHeadType = Literal["vanilla", "gated", "rnn"]
 MARKOV_HEAD_TYPES: tuple[MarkovHeadType, ...] = ("vanilla", "gated", "rnn")
@@ -23,11 +30,6 @@ MAX_VOCAB_PADDING = 1024
 
 BLOCK_SIZE_FLAG = "--speculative-dspark-block-size"
 NUM_DRAFT_TOKENS_FLAG = "--speculative-num-draft-tokens"
-DRAFT_PATH_FLAG = "--speculative-draft-model-path"
-
-
-class CheckpointError(ValueError):
-    """A draft checkpoint, or an option that contradicts it, cannot be served."""
 
 
 # ---------------------------------------------------------------------------------------- records
@@ -100,7 +102,7 @@ def read_draft_config(draft_dir: str | Path) -> DraftConfig:
             f"{DRAFT_PATH_FLAG} {draft_dir}: expected a local directory with config.json and "
             "*.safetensors; download the draft first and give its directory"
         )
-    return parse_draft_config(_read_json_object(path / "config.json"), path)
+    return parse_draft_config(read_json_object(path / "config.json"), path)
 
 
 def parse_draft_config(raw: Mapping[str, Any], path: Path) -> DraftConfig:
@@ -108,7 +110,7 @@ def parse_draft_config(raw: Mapping[str, Any], path: Path) -> DraftConfig:
     _require_deepspec_qwen3(raw, path)
     raw = _lift_dspark_config(raw, path)
     _require_plain_features(raw, path)
-    fields = _Fields(raw, path / "config.json")
+    fields = Fields(raw, path / "config.json")
     fields.require(*_REQUIRED)
 
     gamma = fields.integer("block_size", minimum=1)
@@ -193,15 +195,13 @@ def check_against_target(config: DraftConfig, target: TargetShape) -> None:
             )
 
 
-def check_vocab_padding(
-    what: str, rows: int, target: TargetShape, file: Path, *, option: str = DRAFT_PATH_FLAG
-) -> None:
+def check_vocab_padding(what: str, rows: int, target: TargetShape, file: Path) -> None:
     """Row counts may differ by padding: both files then hold the same tokens in the same order."""
     if abs(rows - target.vocab_size) >= MAX_VOCAB_PADDING or rows * 2 < target.vocab_size:
         raise CheckpointError(
             f"{file}: {what} is {rows}, the target's vocabulary has {target.vocab_size} rows; "
             f"only padding of fewer than {MAX_VOCAB_PADDING} rows may differ; give the draft of "
-            f"this target with {option} (target: {target.path})"
+            f"this target with {DRAFT_PATH_FLAG} (target: {target.path})"
         )
 
 
@@ -227,31 +227,6 @@ def resolve_gamma(
             f"{BLOCK_SIZE_FLAG} to the number of drafts"
         )
     return gamma
-
-
-def find_weight_files(draft_dir: Path) -> list[Path]:
-    """The safetensors files of a draft: one file, or the shards that the index names."""
-    index = draft_dir / "model.safetensors.index.json"
-    found = sorted(draft_dir.glob("*.safetensors"))
-    if index.is_file():
-        return _shards_of(index, found)
-    if len(found) == 1:
-        return found
-    if found:
-        names = ", ".join(file.name for file in found)
-        raise CheckpointError(
-            f"{draft_dir}: several weight files ({names}) and no {index.name} that says which "
-            "belong together; keep one, or add the index"
-        )
-    pickled = sorted(
-        file.name for pattern in ("*.bin", "*.pt", "*.pth") for file in draft_dir.glob(pattern)
-    )
-    if pickled:
-        raise CheckpointError(
-            f"{draft_dir}: holds pickled weights ({', '.join(pickled)}), which can run code when "
-            "loaded; expected model.safetensors: convert them with safetensors.torch.save_file"
-        )
-    raise CheckpointError(f"{draft_dir}: no weights; expected model.safetensors")
 
 
 # ------------------------------------------------------------------------------------ which family
@@ -382,10 +357,10 @@ _REQUIRED = (
 _SUPPORTED_ROPE = ("default", "linear", "yarn", "llama3")
 
 
-def _read_capture_ids(fields: _Fields, num_target_layers: int | None) -> tuple[int, ...]:
+def _read_capture_ids(fields: Fields, num_target_layers: int | None) -> tuple[int, ...]:
     ids = fields.value("target_layer_ids")
     rule = "a non-empty, strictly increasing list of layer numbers (-1: the embedding's output)"
-    if not isinstance(ids, list) or not ids or not all(_is_int(i) and i >= -1 for i in ids):
+    if not isinstance(ids, list) or not ids or not all(is_int(i) and i >= -1 for i in ids):
         raise fields.error("target_layer_ids", rule)
     if any(later <= earlier for earlier, later in itertools.pairwise(ids)):
         raise fields.error("target_layer_ids", rule)
@@ -394,7 +369,7 @@ def _read_capture_ids(fields: _Fields, num_target_layers: int | None) -> tuple[i
     return tuple(ids)
 
 
-def _read_confidence(fields: _Fields) -> ConfidenceConfig | None:
+def _read_confidence(fields: Fields) -> ConfidenceConfig | None:
     if not fields.boolean("enable_confidence_head"):
         return None
     return ConfidenceConfig(
@@ -402,13 +377,13 @@ def _read_confidence(fields: _Fields) -> ConfidenceConfig | None:
     )
 
 
-def _read_rope(fields: _Fields) -> tuple[float, Mapping[str, Any] | None]:
+def _read_rope(fields: Fields) -> tuple[float, Mapping[str, Any] | None]:
     """transformers 5 writes `rope_parameters`; older exports `rope_theta` and `rope_scaling`."""
     new, old = fields.mapping("rope_parameters"), fields.mapping("rope_scaling")
     thetas = {
         float(source[key])
         for source, key in ((new, "rope_theta"), (fields.raw, "rope_theta"))
-        if key in source and _is_number(source[key])
+        if key in source and is_number(source[key])
     }
     if len(thetas) != 1 or min(thetas) <= 0:
         raise CheckpointError(
@@ -427,137 +402,3 @@ def _read_rope(fields: _Fields) -> tuple[float, Mapping[str, Any] | None]:
             "not supported yet, expected 1.0"
         )
     return thetas.pop(), None if kind == "default" else {**scaling, "rope_type": kind}
-
-
-@dataclass(frozen=True, slots=True)
-class _Fields:
-    """Typed access to a config.json; a wrong value is named together with the file."""
-
-    raw: Mapping[str, Any]
-    file: Path
-
-    def has(self, name: str) -> bool:
-        return self.raw.get(name) is not None
-
-    def require(self, *names: str) -> None:
-        if missing := [name for name in names if not self.has(name)]:
-            raise CheckpointError(
-                f"{self.file}: fields missing: {', '.join(missing)}; copy them from the training "
-                "configuration of the draft"
-            )
-
-    def value(self, name: str) -> Any:
-        self.require(name)
-        return self.raw[name]
-
-    def error(self, name: str, expected: str) -> CheckpointError:
-        return CheckpointError(f"{self.file}: {name} is {self.raw[name]!r}, expected {expected}")
-
-    def integer(self, name: str, *, minimum: int) -> int:
-        value = self.value(name)
-        if not _is_int(value) or value < minimum:
-            raise self.error(name, f"an integer of at least {minimum}")
-        return int(value)
-
-    def positive(self, name: str) -> float:
-        value = self.value(name)
-        if not _is_number(value) or value <= 0:
-            raise self.error(name, "a positive number")
-        return float(value)
-
-    def boolean(self, name: str) -> bool:
-        value = self.value(name)
-        if not isinstance(value, bool):
-            raise self.error(name, "true or false")
-        return value
-
-    def choice(self, name: str, choices: tuple[MarkovHeadType, ...]) -> MarkovHeadType:
-        value = self.value(name)
-        for choice in choices:
-            if value == choice:
-                return choice
-        raise self.error(name, f"one of {', '.join(choices)}")
-
-    def mapping(self, name: str) -> Mapping[str, Any]:
-        value = self.raw.get(name)
-        if value is not None and not isinstance(value, Mapping):
-            raise self.error(name, "an object")
-        return value or {}
-
-
-def _is_int(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _is_number(value: object) -> bool:
-    return (_is_int(value) or isinstance(value, float)) and math.isfinite(value)  # type: ignore[arg-type]
-
-
-def _read_json_object(file: Path) -> dict[str, Any]:
-    if not file.is_file():
-        raise CheckpointError(f"{file}: no such file; {DRAFT_PATH_FLAG} must name its directory")
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise CheckpointError(f"{file}: not readable as JSON ({error})") from error
-    if not isinstance(content, dict):
-        raise CheckpointError(f"{file}: holds {type(content).__name__}, expected a JSON object")
-    return content
-
-
-def _shards_of(index: Path, found: list[Path]) -> list[Path]:
-    weight_map = _read_json_object(index).get("weight_map")
-    if not isinstance(weight_map, dict) or not weight_map:
-        raise CheckpointError(f"{index}: weight_map is {weight_map!r}, expected tensor -> file")
-    names = sorted({str(name) for name in weight_map.values()})
-    present = {file.name for file in found}
-    # Only plain names of files beside the index: `present` holds nothing else.
-    if missing := [name for name in names if name not in present]:
-        raise CheckpointError(f"{index}: names files that are not there: {', '.join(missing)}")
-    if extra := sorted(present - set(names)):
-        raise CheckpointError(
-            f"{index}: does not name {', '.join(extra)}, which lie beside it; remove the stale "
-            "files or the stale index"
-        )
-    return [index.parent / name for name in names]
-
-
-def iter_expected_shapes(config: DraftConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Canonical name and shape of every tensor that the draft must bring.
-
-    `embed_tokens` and `lm_head` are not among them: the target's are used.
-    """
-    hidden, inner, rank = config.hidden_size, config.intermediate_size, config.markov_rank
-    q_dim = config.num_heads * config.head_dim
-    kv_dim = config.num_kv_heads * config.head_dim
-    yield "fc.weight", (hidden, config.num_captured * hidden)
-    yield "hidden_norm.weight", (hidden,)
-    for i in range(config.num_layers):
-        layer = f"layers.{i}."
-        yield layer + "input_layernorm.weight", (hidden,)
-        projections = {"q": (q_dim, hidden), "k": (kv_dim, hidden), "v": (kv_dim, hidden)}
-        projections["o"] = (hidden, q_dim)
-        for name, shape in projections.items():
-            yield f"{layer}self_attn.{name}_proj.weight", shape
-            if config.attention_bias:
-                yield f"{layer}self_attn.{name}_proj.bias", shape[:1]
-        yield layer + "self_attn.q_norm.weight", (config.head_dim,)
-        yield layer + "self_attn.k_norm.weight", (config.head_dim,)
-        yield layer + "post_attention_layernorm.weight", (hidden,)
-        yield layer + "mlp.gate_proj.weight", (inner, hidden)
-        yield layer + "mlp.up_proj.weight", (inner, hidden)
-        yield layer + "mlp.down_proj.weight", (hidden, inner)
-    yield "norm.weight", (hidden,)
-    yield "markov_head.markov_w1.weight", (config.vocab_size, rank)
-    yield "markov_head.markov_w2.weight", (config.vocab_size, rank)
-    if config.markov_head_type == "gated":
-        yield "markov_head.gate_proj.weight", (rank, hidden + rank)
-        yield "markov_head.gate_proj.bias", (rank,)
-    if config.markov_head_type == "rnn":
-        yield "markov_head.joint_proj.weight", (3 * rank, 2 * rank + hidden)
-        yield "markov_head.joint_proj.bias", (3 * rank,)
-    if config.confidence is not None:
-        columns = hidden + rank if config.confidence.with_markov else hidden
-        yield "confidence_head.proj.weight", (1, columns)
-        if config.confidence.has_bias:
-            yield "confidence_head.proj.bias", (1,)

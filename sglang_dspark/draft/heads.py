@@ -131,10 +131,10 @@ def build_markov_head(
         return VanillaHead(w1=w1, w2=w2)
     if config.markov_head_type == "gated":
         gate, bias = weights["markov_head.gate_proj.weight"], weights["markov_head.gate_proj.bias"]
-        gate_hidden, gate_embedding = gate.split([hidden, rank], dim=1)
+        gate_hidden, gate_embedding = torch.split(gate, [hidden, rank], dim=1)
         return GatedHead(w1, w2, gate_hidden.contiguous(), linear(w1, gate_embedding, bias))
     joint, bias = weights["markov_head.joint_proj.weight"], weights["markov_head.joint_proj.bias"]
-    joint_state, joint_embedding, joint_hidden = joint.split([rank, rank, hidden], dim=1)
+    joint_state, joint_embedding, joint_hidden = torch.split(joint, [rank, rank, hidden], dim=1)
     return RnnHead(
         w2=w2,
         joint_state=joint_state.contiguous(),
@@ -151,9 +151,7 @@ def build_confidence_head(
         return None
     w1 = weights["markov_head.markov_w1.weight"].float()
     weight = weights["confidence_head.proj.weight"].float()[0]
-    hidden_weight, embedding_weight = weight.split(
-        [config.hidden_size, weight.shape[0] - config.hidden_size]
-    )
+    hidden_weight, embedding_weight = weight[: config.hidden_size], weight[config.hidden_size :]
     table = w1 @ embedding_weight if config.confidence.with_markov else w1.new_zeros(w1.shape[0])
     if config.confidence.has_bias:
         table = table + weights["confidence_head.proj.bias"].float()

@@ -5,19 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
 
-from sglang_dspark.draft.checkpoint import (
-    DRAFT_PATH_FLAG,
-    CheckpointError,
-    DraftConfig,
-    TargetShape,
-    check_vocab_padding,
-    find_weight_files,
-    iter_expected_shapes,
-)
+from sglang_dspark.draft.checkpoint import DraftConfig, TargetShape, check_vocab_padding
+from sglang_dspark.draft.fields import DRAFT_PATH_FLAG, CheckpointError
+from sglang_dspark.draft.tensors import find_weight_files, iter_expected_shapes
 
 # Copies of the target's frozen matrices. They may be absent and are never loaded.
 TARGET_COPIES = ("embed_tokens.weight", "lm_head.weight")
@@ -135,7 +130,7 @@ def _problem_of_copy(
         yield f"wrong shape: {name} is {shape}, expected [vocabulary, {config.hidden_size}]"
         return
     try:
-        check_vocab_padding(name, shape[0], target, config.path)
+        check_vocab_padding(f"the row count of {name}", shape[0], target, config.path)
     except CheckpointError as error:
         yield f"wrong shape: {error}"
 
@@ -147,7 +142,7 @@ class _DraftFiles:
         self.sources: dict[str, tuple[Path, str]] = {}  # canonical name -> (file, stored name)
         self.problems: list[str] = []
         self._stack = ExitStack()
-        self._open: dict[Path, safe_open] = {}
+        self._open: dict[Path, Any] = {}  # safetensors has no types
         self._draft_dir = draft_dir
 
     def __enter__(self) -> _DraftFiles:
@@ -176,7 +171,8 @@ class _DraftFiles:
             )
         self.sources[name] = (file, stored)
 
-    def rows(self, name: str):  # type: ignore[no-untyped-def]  # safetensors' slice has no type
+    def rows(self, name: str) -> Any:
+        """Unread view of a tensor, for its shape, type and single rows."""
         file, stored = self.sources[name]
         return self._open[file].get_slice(stored)
 
@@ -188,4 +184,5 @@ class _DraftFiles:
 
     def tensor(self, name: str) -> torch.Tensor:
         file, stored = self.sources[name]
-        return self._open[file].get_tensor(stored)
+        tensor: torch.Tensor = self._open[file].get_tensor(stored)
+        return tensor

@@ -9,9 +9,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from types import TracebackType
+from typing import IO
 
 import httpx
 import psutil
@@ -31,7 +32,11 @@ def free_port() -> int:
 
 
 class Server:
-    """`python -m sglang.launch_server` with the given flags, on a free port of this machine.
+    """`python -m sglang.launch_server` with the given flags, on this machine.
+
+    Args:
+        log: the file that takes its output; None leaves the output on the terminal.
+        port: None takes a free one.
 
     Used as a context manager; leaving it ends the process group, also after an interrupt.
     """
@@ -40,11 +45,12 @@ class Server:
         self,
         flags: Sequence[str],
         *,
-        log: Path,
+        log: Path | None,
         environment: Mapping[str, str] | None = None,
+        port: int | None = None,
         module: str = "sglang.launch_server",
     ) -> None:
-        self.port = free_port()
+        self.port = port or free_port()
         self.url = f"http://{HOST}:{self.port}"
         self.log = log
         self.command = [sys.executable, "-m", module, "--host", HOST, "--port", str(self.port)]
@@ -54,15 +60,20 @@ class Server:
 
     def launch(self) -> None:
         """Start the process and return at once; `wait` until it answers."""
-        self.log.parent.mkdir(parents=True, exist_ok=True)
-        with self.log.open("wb") as sink:
+        with self._open_log() as sink:
             self._process = subprocess.Popen(
                 self.command,
                 stdout=sink,
-                stderr=subprocess.STDOUT,
+                stderr=subprocess.STDOUT if sink else None,
                 env=self._environment,
                 start_new_session=True,
             )
+
+    def _open_log(self) -> AbstractContextManager[IO[bytes] | None]:
+        if self.log is None:
+            return nullcontext()
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        return self.log.open("wb")
 
     def wait(self, timeout_s: float = 180, tick: Callable[[], None] = lambda: None) -> None:
         """Return once the server answers.
@@ -78,7 +89,7 @@ class Server:
             if self._process is None or self._process.poll() is not None:
                 raise ServerError(f"the server ended while starting:\n{self.log_tail()}")
             with suppress(httpx.HTTPError):
-                if httpx.get(f"{self.url}/health", timeout=5).status_code == 200:
+                if httpx.get(f"{self.url}/health", timeout=5, trust_env=False).status_code == 200:
                     return
             tick()
             time.sleep(0.5)
@@ -130,7 +141,9 @@ class Server:
         return total / 1e6
 
     def log_tail(self, lines: int = 20) -> str:
-        """The last lines of the log."""
+        """The last lines of the log; nothing where the output went to the terminal."""
+        if self.log is None:
+            return ""
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
 
     @staticmethod

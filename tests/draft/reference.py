@@ -155,9 +155,10 @@ class ReferenceDraft:
 
 
 def load_target(target_dir: Path, dtype: torch.dtype = torch.float32) -> Qwen3ForCausalLM:
-    return Qwen3ForCausalLM.from_pretrained(
+    target: Qwen3ForCausalLM = Qwen3ForCausalLM.from_pretrained(
         target_dir, dtype=dtype, attn_implementation="eager"
-    ).eval()
+    )
+    return target  # in evaluation mode
 
 
 @torch.inference_mode()

@@ -16,12 +16,11 @@ from sglang_dspark.draft.checkpoint import (
     DraftConfig,
     TargetShape,
     check_against_target,
-    find_weight_files,
-    iter_expected_shapes,
     parse_draft_config,
     read_draft_config,
     resolve_gamma,
 )
+from sglang_dspark.draft.tensors import find_weight_files, iter_expected_shapes
 
 # DeepSpec's published draft for Qwen3-4B, as transformers 5 writes it.
 QWEN3_4B: dict[str, Any] = {

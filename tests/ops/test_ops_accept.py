@@ -16,7 +16,7 @@ from sglang_dspark.core import accept as ref
 from sglang_dspark.ops.accept import accept_mixed, accept_sampled, accept_tokens
 from sglang_dspark.ops.draw import inverse_cdf, race
 from sglang_dspark.ops.layout import pack, row_layout
-from sglang_dspark.ops.noise import BlockNoise, BlockUniforms
+from sglang_dspark.ops.noise import BlockNoise, BlockUniforms, CoupledNoise
 
 BELOW_ONE = 1.0 - 2.0**-53
 ABOVE_ZERO = 2.0**-53
@@ -158,6 +158,16 @@ def test_rows_after_the_window_are_never_looked_at():
     assert torch.equal(out.next_token, expected.next_token)
 
 
+def test_equality_rejects():
+    """u q = p exactly: the reference and the device say no, so u in (0, p/q) accepts."""
+    p, q = torch.tensor([[[0.25, 0.75], [0.5, 0.5]]]), torch.tensor([[[0.5, 0.5]]])
+    half = torch.tensor([0.5], dtype=torch.float64)
+    u = BlockUniforms(half[:, None], half[:, None], half, half)
+    out = accept_sampled(torch.tensor([[0]]), q, p, None, u)
+    assert_same(out, reference(torch.tensor([[0]]), q, p, [1], u))
+    assert out.accepted.tolist() == [0]
+
+
 def test_a_residual_without_mass_falls_back_to_the_target():
     p = torch.tensor([[[0.5, 0.5 - 1e-7], [0.5, 0.5]]])
     q = torch.tensor([[[0.5, 0.5]]])
@@ -274,3 +284,42 @@ def test_accept_noise_must_differ_from_draft_noise():
         return accept_sampled(drafts, q, p, lens, replace(u, accept=u.draft))
 
     assert simulate(reused) < 1e-9
+
+
+def coupled_tokens(windows, gamma, num_requests=20_000, length=6):
+    """The tokens of seeded requests; `windows(step)` gives their draft_lens [n]."""
+    rng = np.random.default_rng(2)
+    p_table = torch.tensor(rng.dirichlet(np.ones(3), 3), dtype=torch.float32)
+    q_table = torch.tensor(rng.dirichlet(np.ones(3), 3), dtype=torch.float32)
+    q_table = 0.5 * (p_table + q_table)
+    noise, seeds = CoupledNoise(3, "cpu"), torch.arange(num_requests)
+    tokens = torch.zeros(num_requests, length * (gamma + 1) + 1, dtype=torch.int64)
+    position, total = torch.zeros(num_requests, dtype=torch.int64), 0
+    for step in range(length):
+        shared = noise(seeds, position, gamma + 1)
+        context = [tokens.gather(1, position[:, None]).squeeze(1)]
+        for k in range(gamma):
+            context.append(race(q_table[context[-1]], shared[:, k]))
+        block = torch.stack(context, 1)
+        out = accept_tokens(block[:, 1:], race(p_table[block], shared), windows(step))
+        for k in range(gamma + 1):
+            value = out.next_token
+            if k < gamma:
+                value = torch.where(k < out.accepted, block[:, k + 1], out.next_token)
+            tokens.scatter_(1, position[:, None] + 1 + k, value[:, None])
+        position = position + out.accepted + 1
+        total += int(out.accepted.sum())
+    p = p_table.double().numpy()
+    return tokens[:, 1 : length + 1], p, total / (num_requests * length)
+
+
+def test_coupled_tokens_do_not_depend_on_the_window_and_follow_the_target():
+    n = 20_000
+    plain, p, _ = coupled_tokens(lambda step: torch.zeros(n, dtype=torch.int64), 2)
+    whole, _, accepted = coupled_tokens(lambda step: None, 3)
+    varied, _, _ = coupled_tokens(lambda step: (torch.arange(n) + step) % 3, 2)
+    assert torch.equal(plain, whole) and torch.equal(plain, varied)
+    assert accepted > 0.5
+    counts = torch.bincount((plain[:, :3] * torch.tensor([9, 3, 1])).sum(1), minlength=27)
+    exact = np.array([p[0, a] * p[a, b] * p[b, c] for a, b, c in product(range(3), repeat=3)])
+    assert stats.chisquare(counts.numpy(), exact / exact.sum() * n).pvalue > 1e-4

@@ -77,6 +77,24 @@ def test_equals_stock_sglang_on_the_pytorch_backend(bounded, with_min_p):
     torch.testing.assert_close(got, stock, rtol=1e-5, atol=1e-6)
 
 
+def test_limits_met_exactly():
+    """pytorch keeps a token with exactly top_p before it, flashinfer does not."""
+    probs = torch.tensor([[0.5, 0.25, 0.25]])
+    settings = (torch.tensor([3]), torch.tensor([0.5]), torch.tensor([0.0]))
+    kept = {b: filter_probs(probs, Filters(*settings, b, None)).gt(0).sum() for b in REFERENCE}
+    assert kept == {"pytorch": 2, "flashinfer": 1}
+    settings = (torch.tensor([3]), torch.tensor([1.0]), torch.tensor([0.5]))
+    for backend in REFERENCE:  # min_p is met by equality
+        assert filter_probs(probs, Filters(*settings, backend, None)).gt(0).all()
+
+
+@pytest.mark.parametrize("backend", REFERENCE)
+def test_top_p_one_keeps_the_tail_whatever_the_sum_rounds_to(backend):
+    probs = torch.tensor([[0.9, 0.1 + 3e-7] + [1e-9] * 100])  # two of them hold more than 1
+    settings = (torch.tensor([90]), torch.tensor([1.0]), torch.tensor([0.0]))
+    assert int(filter_probs(probs, Filters(*settings, backend, None)).gt(0).sum()) >= 90
+
+
 def test_settings_broadcast_over_the_rows_of_a_block():
     logits = torch.randn(3, 5, VOCAB)
     temperature = torch.tensor([0.5, 1.0, 2.0])[:, None]

@@ -1,0 +1,203 @@
+"""Every server that the tests use, by name, and a pool that keeps a few of them running.
+
+A start costs half a minute, mostly imports. So tests name the servers they need
+(`@pytest.mark.serves(...)`), the run is ordered by this table, and the next server starts in the
+background while the tests of the present one run.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import httpx
+
+from sglang_dspark.profiling.client import Client
+from sglang_dspark.profiling.server import Server
+from tests.planted import Pair, make_copy_pair, make_noisy_pair
+
+MAX_LIVE = 3
+BUNDLED = Path(__file__).parents[2] / "examples" / "tiny"
+PAGE = 16
+SMALL_CONTEXT = 512
+SMALL_POOL = 1536  # tokens: three full contexts, for up to 16 running requests
+RANDOM_SEED = 20
+
+# SGLang's own bookkeeping, checked after every scheduler step; a leak ends the server.
+STRICT = {
+    "SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_BUSY": "1",
+    "SGLANG_CHECK_KV_PAGE_INVARIANTS": "1",
+    "OMP_NUM_THREADS": "1",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """How to start one server. gamma None: without speculation."""
+
+    pair: str
+    gamma: int | None = 7
+    overlap: bool = True
+    radix: bool = True
+    flags: tuple[str, ...] = ()
+    settings: str = ""  # of the file that SGLANG_DSPARK_CONFIG names, TOML
+
+    def command(self, pair: Pair) -> list[str]:
+        out = ["--model-path", str(pair.target), "--sleep-on-idle"]
+        out += ["--random-seed", str(RANDOM_SEED), "--max-running-requests", "16"]
+        if self.gamma is not None:
+            out += ["--speculative-algorithm", "DSPARK"]
+            out += ["--speculative-draft-model-path", str(pair.draft)]
+            out += ["--speculative-dspark-block-size", str(self.gamma)]
+        if not self.overlap:
+            out.append("--disable-overlap-schedule")
+        if not self.radix:
+            out.append("--disable-radix-cache")
+        return [*out, *self.flags]
+
+
+# In the order of the run.
+SPECS: Mapping[str, Spec] = {
+    "control": Spec("text", gamma=None),
+    "text-7": Spec("text", gamma=7),
+    "text-3": Spec("text", gamma=3, radix=False),
+    "text-1": Spec("text", gamma=1, overlap=False),
+    "text-7-plain": Spec("text", gamma=7, overlap=False, radix=False),
+    "text-no-draft": Spec("text", settings='[no_draft]\nmode = "on"'),
+    "law": Spec("noisy", gamma=2),
+    "copy": Spec("copy"),
+    "copy-alternate": Spec("copy", settings='[no_draft]\nmode = "alternate"\nperiod = 3'),
+    "small": Spec("small", flags=("--max-total-tokens", str(SMALL_POOL))),
+    "small-paged": Spec(
+        "small",
+        flags=(
+            *("--page-size", str(PAGE), "--chunked-prefill-size", "64"),
+            *("--max-total-tokens", str(SMALL_POOL)),
+        ),
+    ),
+}
+
+PLANTED: Mapping[str, Callable[[Path], Pair]] = {
+    "noisy": partial(make_noisy_pair, max_positions=2048),
+    "copy": partial(make_copy_pair, max_positions=16384),
+    "small": partial(make_copy_pair, max_positions=SMALL_CONTEXT),
+}
+
+
+def bundled_pair() -> Pair | None:
+    """The trained pair, where its weights are in place."""
+    pair = Pair(BUNDLED / "target", BUNDLED / "draft")
+    folders = (pair.target, pair.draft)
+    complete = all(list(f.glob("*.safetensors")) and (f / "config.json").exists() for f in folders)
+    return pair if complete else None
+
+
+class Pairs:
+    """Checkpoints by name, planted ones written once."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._made = folder, {}  # type: ignore[var-annotated]
+
+    def get(self, name: str) -> Pair:
+        if name == "text":
+            return bundled_pair() or self.get("noisy")
+        if name not in self._made:
+            self._made[name] = PLANTED[name](self._folder / name)
+        return self._made[name]
+
+
+@dataclass
+class Running:
+    """A server that answers, with a client."""
+
+    server: Server
+    client: Client
+    log_read: int = field(default=0)  # bytes of the log that tests have seen
+
+    @property
+    def url(self) -> str:
+        return self.server.url
+
+    def is_alive(self) -> bool:
+        with suppress(httpx.HTTPError):
+            return httpx.get(f"{self.url}/health", timeout=30).status_code == 200
+        return False
+
+    def new_log(self) -> str:
+        """What was logged since the last call."""
+        text = self.server.log.read_bytes()
+        fresh, self.log_read = text[self.log_read :], len(text)
+        return fresh.decode(errors="replace")
+
+    def stop(self) -> None:
+        self.client.close()
+        self.server.stop()
+
+
+class Pool:
+    """Servers by name: started when asked for or when they come next, a few at a time."""
+
+    def __init__(self, folder: Path, pairs: Pairs) -> None:
+        self._folder, self._pairs = folder, pairs
+        self._starting: dict[str, Server] = {}
+        self._running: dict[str, Running] = {}
+        self.upcoming: Sequence[str] = ()  # names in the order of the coming tests
+
+    def get(self, name: str, also: Iterable[str] = ()) -> Running:
+        """The server of that name, ready. `also`: names that must stay up beside it."""
+        running = self._running.get(name)
+        if running is not None and not running.is_alive():
+            self._running.pop(name).stop()  # the test that ended it has failed already
+            running = None
+        if running is None:
+            if name not in self._starting:
+                self._launch(name, keep={name, *also})
+            server = self._starting.pop(name)
+            try:
+                server.wait()
+            except BaseException:
+                server.stop()
+                raise
+            running = self._running[name] = Running(server, Client(server.url))
+            running.new_log()
+        self._prefetch(keep={name, *also})
+        return running
+
+    def close(self) -> None:
+        for server in self._starting.values():
+            server.stop()
+        for running in self._running.values():
+            running.stop()
+
+    def _prefetch(self, keep: set[str]) -> None:
+        for name in self.upcoming:
+            if name in keep or name in self._starting:
+                continue
+            if name not in self._running and len(keep) + len(self._starting) < MAX_LIVE:
+                self._launch(name, keep)
+                return
+
+    def _launch(self, name: str, keep: set[str]) -> None:
+        """Start without waiting; whoever is needed last makes room."""
+        while len(self._running) + len(self._starting) >= MAX_LIVE:
+            idle = [n for n in self._running if n not in keep]
+            if not idle:
+                break
+            self._running.pop(max(idle, key=self._next_use)).stop()
+        spec, environment = SPECS[name], dict(STRICT)
+        if spec.settings:
+            file = self._folder / f"{name}.toml"
+            file.write_text(spec.settings)
+            environment["SGLANG_DSPARK_CONFIG"] = str(file)
+        log = self._folder / f"{name}-{os.getpid()}.log"
+        command = spec.command(self._pairs.get(spec.pair))
+        server = Server(command, log=log, environment=environment)
+        server.launch()
+        self._starting[name] = server
+
+    def _next_use(self, name: str) -> int:
+        return self.upcoming.index(name) if name in self.upcoming else len(self.upcoming)
