@@ -12,13 +12,14 @@ def activate_platform() -> str | None:
 
 def register() -> None:
     """Entry point `sglang.srt.plugins`: what must be in place before arguments are parsed."""
-    from sglang_dspark.cpu.activation import is_disabled
+    from sglang_dspark.cpu.activation import is_disabled, should_activate
 
     if is_disabled():
         return
-    from sglang_dspark.seam import cpu_platform
+    if should_activate():
+        from sglang_dspark.seam import cpu_platform
 
-    cpu_platform.register_if_active()
+        cpu_platform.add_backend_choices()
 
     from sglang_dspark.seam import hooks
 

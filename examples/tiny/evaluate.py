@@ -12,6 +12,7 @@ import ast
 import json
 import math
 import platform
+import re
 import warnings
 from datetime import date
 from pathlib import Path
@@ -127,47 +128,46 @@ def decode_all(
     return results
 
 
-def evaluate_domain(
+def evaluate_outputs(
     domain: str, target: Target, drafts: list[Draft], tokenizer: Tokenizer, args: argparse.Namespace
-) -> dict:
+) -> tuple[dict, dict]:
+    """Every temperature on the domain's prompts -> report, samples."""
     texts = [row["text"] for row in read_jsonl(args.prompts / f"{domain}.jsonl")]
     prompts = [tokenizer.encode(text).ids for text in texts]
-    heldout = np.load(args.work / f"{domain}.heldout.npy")
-    report: dict = {
-        "bits_per_byte": round(bits_per_byte(target, heldout, tokenizer, args.windows), 4),
-        "repeated_8grams_of_real_text": round(
-            float(
-                np.mean(
-                    [
-                        repeated_share(heldout[i : i + args.max_new].tolist())
-                        for i in range(0, len(heldout) - args.max_new, 1000)
-                    ]
-                )
-            ),
-            3,
-        ),
-    }
+    report, samples = {}, {}
     for temperature in TEMPERATURES:
-        by_draft = [decode_all(target, d, prompts, args.max_new, temperature) for d in drafts]
-        repeats = [[repeated_share(r.output) for r in results] for results in by_draft]
-        steady = [
-            i
-            for i in range(len(prompts))
-            if by_draft[0][i].rounds
-            and by_draft[1][i].rounds
-            and max(row[i] for row in repeats) <= LOOP_SHARE
-        ]
-        outputs = [tokenizer.decode(r.output) for r in by_draft[0]]
-        report[f"temperature_{temperature:g}"] = {
-            "ended_by_eos": round(np.mean([r.output[-1] == EOS_ID for r in by_draft[0]]), 3),
-            **judge_outputs(domain, texts, outputs, repeats[0]),
-            "all_outputs": compare(*by_draft),
-            "outputs_that_do_not_loop": compare(*([r[i] for i in steady] for r in by_draft)),
+        key = f"temperature_{temperature:g}"
+        pair = [decode_all(target, d, prompts, args.max_new, temperature) for d in drafts]
+        repeats = np.array([[repeated_share(r.output) for r in results] for results in pair])
+        steady = np.flatnonzero(repeats.max(0) <= LOOP_SHARE)
+        outputs = [tokenizer.decode(r.output) for r in pair[0]]
+        report[key] = {
+            "ended_by_eos": round(float(np.mean([r.output[-1] == EOS_ID for r in pair[0]])), 3),
+            **judge_outputs(domain, texts, outputs, repeats[0].tolist()),
+            "all_outputs": compare(*pair),
+            "outputs_that_do_not_loop": compare(*([r[i] for i in steady] for r in pair)),
         }
-        args.samples.setdefault(domain, {})[f"temperature_{temperature:g}"] = [
-            {"prompt": p, "output": o} for p, o in zip(texts, outputs, strict=True)
-        ]
-    return report
+        samples[key] = [{"prompt": p, "output": o} for p, o in zip(texts, outputs, strict=True)]
+    return report, samples
+
+
+def evaluate_text(
+    domain: str, target: Target, tokenizer: Tokenizer, args: argparse.Namespace
+) -> dict:
+    """Held-out text itself: how well the target predicts it, how often it repeats itself."""
+    tokens = np.load(args.work / f"{domain}.heldout.npy")
+    starts = range(0, len(tokens) - args.max_new, 1000)
+    repeats = [repeated_share(tokens[i : i + args.max_new].tolist()) for i in starts]
+    return {
+        "bits_per_byte": round(bits_per_byte(target, tokens, tokenizer, args.windows), 4),
+        "repeated_8grams_of_real_text": round(float(np.mean(repeats)), 3),
+    }
+
+
+def cpu_name() -> str:
+    info = Path("/proc/cpuinfo")
+    names = re.findall(r"model name\s*: (.*)", info.read_text()) if info.exists() else []
+    return names[0] if names else platform.machine()
 
 
 def main() -> None:
@@ -188,18 +188,20 @@ def main() -> None:
     target = load_target(args.target, torch.bfloat16)
     folders = (args.draft, args.twin or args.work / "draft-r0")
     drafts = [load_draft(folder, torch.bfloat16) for folder in folders]
-    args.samples = {}
-    report = {
+    report: dict = {
         "provenance": {
             "command": f"python evaluate.py --max-new {args.max_new} --windows {args.windows}",
             "date": date.today().isoformat(),
-            "machine": f"{platform.machine()} CPU, {args.threads} threads",
+            "machine": f"{cpu_name()}, {args.threads} threads",
             "torch": torch.__version__,
-        },
-        **{d: evaluate_domain(d, target, drafts, tokenizer, args) for d in DOMAINS},
+        }
     }
+    samples: dict = {}
+    for domain in DOMAINS:
+        outputs, samples[domain] = evaluate_outputs(domain, target, drafts, tokenizer, args)
+        report[domain] = evaluate_text(domain, target, tokenizer, args) | outputs
     args.out.write_text(json.dumps(report, indent=2) + "\n")
-    (args.work / "samples.json").write_text(json.dumps(args.samples, indent=1) + "\n")
+    (args.work / "samples.json").write_text(json.dumps(samples, indent=1) + "\n")
     print(json.dumps(report, indent=2))
 
 

@@ -144,9 +144,10 @@ class Layer(nn.Module):
 class KVCache:
     """Keys and values by position; a stale entry lies past every valid query's position."""
 
-    def __init__(self, layers: int, batch: int, cfg: ModelConfig, capacity: int) -> None:
-        shape = (layers, 2, batch, capacity, cfg.num_key_value_heads, cfg.head_dim)
-        self.kv = torch.zeros(shape, dtype=torch.bfloat16)
+    def __init__(self, model: nn.Module, cfg: ModelConfig, batch: int, capacity: int) -> None:
+        dtype = model.norm.weight.dtype
+        shape = (len(model.layers), 2, batch, capacity, cfg.num_key_value_heads, cfg.head_dim)
+        self.kv = torch.zeros(shape, dtype=dtype)
         self.rows = torch.arange(batch)[:, None]
 
     def write(self, layer: int, positions: Tensor, k: Tensor, v: Tensor) -> None:

@@ -87,8 +87,8 @@ def decode(
     tokens = torch.zeros(batch, capacity, dtype=torch.long)
     for row, prompt in enumerate(prompts):
         tokens[row, : len(prompt)] = torch.tensor(prompt)
-    target_cache = KVCache(base.num_hidden_layers, batch, base, capacity)
-    draft_cache = KVCache(draft.cfg.num_layers, batch, base, capacity)
+    target_cache = KVCache(target.model, base, batch, capacity)
+    draft_cache = KVCache(draft, base, batch, capacity)
     rows, capture = torch.arange(batch), draft.cfg.target_layer_ids
 
     positions = torch.arange(int(lengths.max())).expand(batch, -1)

@@ -46,7 +46,7 @@ def sample(logits: Tensor, temperature: float) -> Tensor:
 def generate(target: Target, prompts: Tensor, length: int, temperature: float) -> Tensor:
     """prompts [B, P] -> [B, length], prompts included; does not stop at the eos token."""
     batch, start = prompts.shape
-    cache = KVCache(target.cfg.num_hidden_layers, batch, target.cfg, length)
+    cache = KVCache(target.model, target.cfg, batch, length)
     positions = torch.arange(start).expand(batch, -1)
     tokens, new = [prompts], prompts
     for at in range(start, length):
@@ -70,7 +70,7 @@ def random_windows(
 
 
 def own_text(
-    target: Target, tokens: dict[str, np.ndarray], minutes: float, path: Path, batch: int = 64
+    target: Target, tokens: dict[str, np.ndarray], minutes: float, path: Path, batch: int = 128
 ) -> Tensor:
     """[n, WINDOW] windows written by the target, half greedy, half at temperature 1; kept in path.
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from sglang_dspark.cpu.plan import MAX_BATCHED_ROWS, AttentionPlan, RowGroup, additive, visible
+from sglang_dspark.cpu.plan import MAX_BATCHED_ROWS, AttentionPlan, RowGroup, additive
 
 # Rows of a prefill attended at once; bounds its mask to PREFILL_ROWS x heads_per_kv x KV length.
 PREFILL_ROWS = 128
@@ -76,9 +76,7 @@ def _attend_padded(
 ) -> Tensor:
     """q, result: [num_reqs * max_rows, heads, dim]."""
     heads, kv_heads = q.shape[1], k.shape[1]
-    mask = group.mask(
-        causal=causal, window=window, heads_per_kv=heads // kv_heads, dtype=q.dtype
-    )
+    mask = group.mask(causal=causal, window=window, heads_per_kv=heads // kv_heads, dtype=q.dtype)
     out = scaled_dot_product_attention(
         _fold(q, group.num_reqs, kv_heads), k, v, attn_mask=mask, scale=scale
     )

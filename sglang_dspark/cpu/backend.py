@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from sglang_dspark.cpu.attention import attend
@@ -23,6 +22,11 @@ class CpuAttentionBackend(seam.AttentionBackend):
 
     def __init__(self, model_runner) -> None:
         super().__init__()
+        if model_runner.device != "cpu":
+            raise ValueError(
+                f"--attention-backend {seam.ATTENTION_BACKEND} serves on a CPU only, not on "
+                f"{model_runner.device}: leave the flag out, or name a backend of that device"
+            )
         self.req_to_token = model_runner.req_to_token_pool.req_to_token
         self.kv_pool = model_runner.token_to_kv_pool
         self.max_gathered = GATHER_BYTES // seam.kv_row_bytes(self.kv_pool)
@@ -85,12 +89,3 @@ class CpuAttentionBackend(seam.AttentionBackend):
 
     def support_triton(self) -> bool:
         return False
-
-
-def make_backend(model_runner) -> CpuAttentionBackend:
-    if torch.device(model_runner.device).type != "cpu":
-        raise ValueError(
-            f"--attention-backend {seam.ATTENTION_BACKEND} serves on the CPU only, not on "
-            f"{model_runner.device}: leave the flag out, or choose a backend of that device"
-        )
-    return CpuAttentionBackend(model_runner)

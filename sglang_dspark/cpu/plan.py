@@ -164,10 +164,8 @@ def _group_members(
         if group:
             longest = kv_lens[group[0]]
             saved = (len(batched) - taken) * (longest - kv_lens[i])
-            if saved >= MIN_PADDING_SAVED and 2 * kv_lens[i] < longest:
-                yield sorted(group)
-                group = []
-            elif (len(group) + 1) * longest > max_gathered:
+            unlike = saved >= MIN_PADDING_SAVED and 2 * kv_lens[i] < longest
+            if unlike or (len(group) + 1) * longest > max_gathered:
                 yield sorted(group)
                 group = []
         group.append(i)

@@ -6,6 +6,12 @@ from sglang_dspark.cpu import pool_size, threads
 from sglang_dspark.seam import cpu_platform as seam
 
 
+def _create_attention_backend(model_runner):
+    from sglang_dspark.cpu.backend import CpuAttentionBackend
+
+    return CpuAttentionBackend(model_runner)
+
+
 class CpuPlatform(seam.CpuDeviceMixin, seam.SRTPlatform):
     """Out-of-tree platform on torch's CPU device; everything runs eagerly, without Triton."""
 
@@ -30,7 +36,7 @@ class CpuPlatform(seam.CpuDeviceMixin, seam.SRTPlatform):
             server_args.max_running_requests = pool_size.DEFAULT_RUNNING_REQUESTS
         if asked["max_total_tokens"] is None and asked["mem_fraction_static"] is None:
             server_args.max_total_tokens = pool_size.default_pool_tokens(
-                seam.model_shape(server_args), server_args.max_running_requests
+                *seam.kv_shape(server_args), server_args.max_running_requests
             )
 
     def get_default_attention_backend(self) -> str:
@@ -43,16 +49,32 @@ class CpuPlatform(seam.CpuDeviceMixin, seam.SRTPlatform):
         return backend == seam.ATTENTION_BACKEND
 
     def supports_speculative_algorithm(self, algorithm: str) -> bool:
-        return algorithm in ("DSPARK", "NGRAM")
+        return algorithm == "DSPARK"
+
+    def get_dispatch_key_name(self) -> str:
+        return seam.ATTENTION_BACKEND
 
     def get_kv_pool_cls(self, *, kind: str) -> type | None:
-        if kind != "mha":
-            return None
         from sglang_dspark.seam.cpu_pool import CpuKVPool
 
-        return CpuKVPool
+        return CpuKVPool if kind == "mha" else None
 
     def init_backend(self) -> None:
         """Called in each worker process, when the model runner module is imported."""
+        from sglang_dspark.cpu import layers
+        from sglang_dspark.seam import cpu_layers
+
         threads.set_default_threads()
-        seam.register_attention_backend()
+        seam.register_attention_backend(_create_attention_backend)
+        cpu_layers.register_forwards(
+            self.get_dispatch_key_name(),
+            rms_norm=layers.rms_norm_forward,
+            silu_and_mul=layers.silu_and_mul_forward,
+            rotary=layers.rotary_forward,
+        )
+        cpu_layers.after_weight_updates(self.post_load_model)
+
+    def post_load_model(self, model) -> None:
+        from sglang_dspark.cpu.linear import pack_model
+
+        pack_model(model)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
@@ -11,18 +11,28 @@ from torch import Tensor
 from sglang_dspark.ops.accept import Accepted, accept_mixed, accept_tokens
 from sglang_dspark.ops.draw import inverse_cdf, race
 from sglang_dspark.ops.filters import Filters, target_probs
+from sglang_dspark.ops.layout import RowLayout, unpack
 from sglang_dspark.ops.markov import Chooser, DraftBlock, Greedy, Mixed
-from sglang_dspark.ops.noise import BlockNoise, CoupledNoise
+from sglang_dspark.ops.noise import BlockNoise, BlockUniforms, CoupledNoise
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """The target's answer to a block."""
+
+    logits: Tensor  # [rows, V]: all rows of every request, or the packed rows of `layout`
+    layout: RowLayout | None  # None: [bs * (g + 1), V]
+    draft_lens: Tensor | None  # [bs] windows; None: the whole block
 
 
 class Rule(Protocol):
-    """One step's law. `anchors` [bs] are absolute positions, the keys of all noise."""
+    """One step's law. Its noise is keyed by the absolute positions of the anchors."""
 
-    def chooser(self) -> Chooser:
-        """How the draft picks x_1..x_gamma."""
+    def chooser(self, num_drafts: int) -> Chooser:
+        """How the draft picks x_1..x_g."""
 
-    def accept(self, block: DraftBlock, logits: Tensor) -> Accepted:
-        """Judge a whole block by the target's logits [bs, gamma + 1, V]."""
+    def accept(self, block: DraftBlock, verified: Verified) -> Accepted:
+        """Judge a block: cut it to its window first, then decide."""
 
     def draw(self, logits: Tensor) -> Tensor:
         """One token per request from the target alone: logits [bs, V] -> [bs] int64."""
@@ -31,11 +41,12 @@ class Rule(Protocol):
 class GreedyRule:
     """Temperature 0 everywhere: the target's argmax, lowest id first."""
 
-    def chooser(self) -> Chooser:
+    def chooser(self, num_drafts: int) -> Chooser:
         return Greedy()
 
-    def accept(self, block: DraftBlock, logits: Tensor) -> Accepted:
-        return accept_tokens(block.tokens, logits.argmax(-1))
+    def accept(self, block: DraftBlock, verified: Verified) -> Accepted:
+        own = _dense(verified.logits.argmax(-1), verified.layout, block.tokens.shape[1] + 1)
+        return accept_tokens(block.tokens, own, verified.draft_lens)
 
     def draw(self, logits: Tensor) -> Tensor:
         return logits.argmax(-1)
@@ -49,67 +60,123 @@ class Noise:
     coupled: CoupledNoise
 
 
+@dataclass(frozen=True, slots=True)
+class Requested:
+    """What each request asked for; fields [bs]."""
+
+    temperature: Tensor  # float32
+    greedy: Tensor  # bool
+    coupled: Tensor | None  # bool; None when no request has a sampling_seed
+    filters: Filters | None  # fields [bs]; None when no request filters
+
+
 class SampledRule:
     """Any mixture of greedy, sampled and coupled requests."""
 
     def __init__(
         self,
+        settings: Requested,
         *,
-        temperature: Tensor,  # [bs] float32
-        greedy: Tensor,  # [bs] bool
-        coupled: Tensor | None,  # [bs] bool; None when no request has a sampling_seed
         seeds: Tensor,  # [bs] int64
-        anchors: Tensor,  # [bs] int64
-        filters: Filters | None,  # fields [bs, 1]
+        anchors: Tensor,  # [bs] int64 positions
         noise: Noise,
-        gamma: int,
+        num_drafts: int,
         vocab_size: int,
     ) -> None:
-        self._temperature, self._filters, self._vocab_size = temperature, filters, vocab_size
-        self._greedy = greedy
-        self._deterministic = greedy if coupled is None else greedy | coupled
+        self._settings, self._vocab_size = settings, vocab_size
+        coupled = settings.coupled
+        self._deterministic = settings.greedy if coupled is None else settings.greedy | coupled
         self._uniforms = noise.block(seeds, anchors)
-        # [bs, gamma + 1, V]; row j is shared by the draft x_{j+1} and the target's row j
+        # [bs, g + 1, V]; row j is shared by the draft x_{j+1} and the target's row j
         self._exponentials = (
-            None if coupled is None else noise.coupled(seeds, anchors, num_rows=gamma + 1)
+            None if coupled is None else noise.coupled(seeds, anchors, num_rows=num_drafts + 1)
         )
 
-    def chooser(self) -> Chooser:
+    def chooser(self, num_drafts: int) -> Chooser:
         return Mixed(
-            self._temperature,
-            self._uniforms.draft,
+            self._settings.temperature,
+            self._uniforms.draft[:, :num_drafts],
             self._vocab_size,
             sampled=~self._deterministic,
-            greedy=self._greedy,
+            greedy=self._settings.greedy,
             exponentials=self._exponentials,
         )
 
-    def accept(self, block: DraftBlock, logits: Tensor) -> Accepted:
-        probs = self._probs(logits)
+    def accept(self, block: DraftBlock, verified: Verified) -> Accepted:
+        num_drafts = block.tokens.shape[1]
+        layout, width = verified.layout, num_drafts + 1
+        probs, own = self._judge(verified.logits, layout, width)
+        if layout is None:
+            probs = probs.view(-1, width, self._vocab_size)
         return accept_mixed(
             block.tokens,
             block.probs,
             probs,
-            None,
-            self._uniforms,
+            verified.draft_lens,
+            _first(self._uniforms, num_drafts),
             self._deterministic,
-            self._own_tokens(logits, probs),
+            _dense(own, layout, width),
+            None if layout is None else layout.row_start,
         )
 
     def draw(self, logits: Tensor) -> Tensor:
-        logits = logits.unsqueeze(1)  # [bs, 1, V]
-        probs = self._probs(logits)
-        own = self._own_tokens(logits, probs).squeeze(1)
-        drawn = inverse_cdf(probs.squeeze(1), self._uniforms.bonus)
+        probs, own = self._judge(logits, None, 1)
+        drawn = inverse_cdf(probs, self._uniforms.bonus)
         return torch.where(self._deterministic, own, drawn)
 
-    def _probs(self, logits: Tensor) -> Tensor:
-        return target_probs(logits.float(), self._temperature.unsqueeze(1), self._filters)
-
-    def _own_tokens(self, logits: Tensor, probs: Tensor) -> Tensor:
-        """[bs, rows] what deterministic requests take: the argmax, or the coupled draw."""
+    def _judge(self, logits: Tensor, layout: RowLayout | None, width: int) -> tuple[Tensor, Tensor]:
+        """The law of every row [rows, V], and what a deterministic request takes there [rows]."""
+        settings, rows = self._settings, _RowsOf(layout, width)
+        probs = target_probs(
+            logits.float(), rows.repeat(settings.temperature), rows.repeat_filters(settings.filters)
+        )
         best = logits.argmax(-1)
         if self._exponentials is None:
-            return best
-        shared = race(probs, self._exponentials[:, : probs.shape[1]])
-        return torch.where(self._greedy.unsqueeze(1), best, shared)
+            return probs, best
+        shared = race(probs, rows.select(self._exponentials))
+        return probs, torch.where(rows.repeat(settings.greedy), best, shared)
+
+
+@dataclass(frozen=True, slots=True)
+class _RowsOf:
+    """Per-request values -> per-row values, packed or not."""
+
+    layout: RowLayout | None
+    width: int
+
+    def repeat(self, values: Tensor) -> Tensor:
+        """[bs] -> [rows]"""
+        if self.layout is None:
+            return values if self.width == 1 else values.repeat_interleave(self.width)
+        return values[self.layout.request]
+
+    def repeat_filters(self, filters: Filters | None) -> Filters | None:
+        """Fields [bs] -> [rows]"""
+        if filters is None:
+            return None
+        return replace(
+            filters,
+            top_k=self.repeat(filters.top_k),
+            top_p=self.repeat(filters.top_p),
+            min_p=self.repeat(filters.min_p),
+        )
+
+    def select(self, values: Tensor) -> Tensor:
+        """[bs, >= width, V] -> [rows, V]"""
+        if self.layout is None:
+            return values[:, : self.width].flatten(0, 1)
+        return values[self.layout.request, self.layout.row]
+
+
+def _dense(values: Tensor, layout: RowLayout | None, width: int) -> Tensor:
+    """[rows] -> [bs, width]; past a window the request's last row is repeated."""
+    return values.view(-1, width) if layout is None else unpack(values, layout, width)
+
+
+def _first(uniforms: BlockUniforms, num_drafts: int) -> BlockUniforms:
+    return BlockUniforms(
+        uniforms.draft[:, :num_drafts],
+        uniforms.accept[:, :num_drafts],
+        uniforms.residual,
+        uniforms.bonus,
+    )

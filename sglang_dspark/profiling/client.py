@@ -10,7 +10,6 @@ from typing import Any
 
 import httpx
 
-
 _TWO_PIECES = {"stream_interval": 1_000_000}  # tokens between two pieces after the first
 
 
@@ -58,7 +57,7 @@ class Client:
         return Completion(answer.get("text", ""), tuple(answer["output_ids"]), answer["meta_info"])
 
     def generate_timed(self, prompt: str, **sampling: Any) -> TimedCompletion:
-        """`/generate` as a stream of two pieces: the first token, and all others when they are done.
+        """`/generate` as a stream of two pieces: the first token, then all others at once.
 
         So the time to the first token is known and no arm pays for sending every step by itself.
 
@@ -87,6 +86,20 @@ class Client:
             first_token_seconds=arrivals[0] if len(arrivals) > 1 else None,
         )
 
+    def top2_gap(self, prompt: str, position: int) -> float:
+        """Difference of the two best logits at an output position of the greedy answer."""
+        answer = self.post(
+            "/generate",
+            {
+                "text": prompt,
+                "sampling_params": {"temperature": 0, "max_new_tokens": position + 1},
+                "return_logprob": True,
+                "top_logprobs_num": 2,
+            },
+        )
+        best, second = answer["meta_info"]["output_top_logprobs"][position]
+        return float(best[0] - second[0])
+
     def post(self, path: str, body: Mapping[str, Any]) -> Any:
         """POST JSON; the decoded answer.
 
@@ -102,10 +115,13 @@ class Client:
         """Empty the prefix cache."""
         self._http.post("/flush_cache").raise_for_status()
 
+    def server_info(self) -> dict[str, Any]:
+        """The server's arguments and internal state."""
+        return dict(self._http.get("/server_info").raise_for_status().json())
+
     def worker_record(self) -> dict[str, Any]:
         """The DSpark worker's counters (`dspark_info_record` of `/server_info`)."""
-        states = self._http.get("/server_info").raise_for_status().json()["internal_states"]
-        return dict(states[0]["dspark_info_record"])
+        return dict(self.server_info()["internal_states"][0]["dspark_info_record"])
 
     def close(self) -> None:
         self._http.close()

@@ -21,9 +21,11 @@ def read_prompts(path: Path, count: int) -> list[str]:
     except OSError as error:
         raise PromptError(f"{path}: cannot be read ({error.strerror})") from None
     prompts: list[str] = []
-    for number, line in enumerate(filter(str.strip, lines), start=1):
+    for number, line in enumerate(lines, start=1):
         if len(prompts) == count:
             break
+        if not line.strip():
+            continue
         try:
             text = json.loads(line)["text"]
         except (json.JSONDecodeError, KeyError, TypeError):

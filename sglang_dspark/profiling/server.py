@@ -60,14 +60,21 @@ class Server:
 
     def launch(self) -> None:
         """Start the process and return at once; `wait` until it answers."""
-        with self._open_log() as sink:
-            self._process = subprocess.Popen(
-                self.command,
-                stdout=sink,
-                stderr=subprocess.STDOUT if sink else None,
-                env=self._environment,
-                start_new_session=True,
-            )
+        children = set(psutil.Process().children())
+        try:
+            with self._open_log() as sink:
+                self._process = subprocess.Popen(
+                    self.command,
+                    stdout=sink,
+                    stderr=subprocess.STDOUT if sink else None,
+                    env=self._environment,
+                    start_new_session=True,
+                )
+        except BaseException:  # an interrupt may fall between the fork and the assignment
+            for child in set(psutil.Process().children()) - children:
+                child.kill()
+                child.wait()
+            raise
 
     def _open_log(self) -> AbstractContextManager[IO[bytes] | None]:
         if self.log is None:
@@ -104,6 +111,15 @@ class Server:
             self.stop()
             raise
         return self
+
+    def wait_for_end(self) -> None:
+        """Return when the server ends by itself.
+
+        Raises:
+            ServerError: it ended with a failure.
+        """
+        if self._process is not None and (status := self._process.wait()):
+            raise ServerError(f"the server ended with status {status}\n{self.log_tail()}")
 
     def stop(self) -> None:
         """End the whole process group; does nothing when it is not running."""

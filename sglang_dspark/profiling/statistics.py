@@ -19,7 +19,7 @@ class Interval:
 
 def geometric_mean(ratios: np.ndarray, axis: int = -1) -> np.ndarray:
     """The mean that a ratio and its inverse agree on."""
-    return np.exp(np.log(ratios).mean(axis=axis))
+    return np.asarray(np.exp(np.log(ratios).mean(axis=axis)))
 
 
 def paired_ratio(ours: Sequence[float], control: Sequence[float], seed: int = 0) -> Interval:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from torch import Tensor
-
 from sglang.srt.layers.attention.base_attn_backend import AttentionBackend
 from sglang.srt.layers.radix_attention import AttentionType
-from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool
+from torch import Tensor
 
 from sglang_dspark.seam.cpu_platform import ATTENTION_BACKEND
+from sglang_dspark.seam.cpu_pool import CpuKVPool
 
 __all__ = ["ATTENTION_BACKEND", "AttentionBackend"]
 
@@ -20,7 +19,7 @@ def kv_row_bytes(kv_pool) -> int:
 
 def write_kv(kv_pool, layer, slots: Tensor, k: Tensor, v: Tensor) -> None:
     """K, V [rows, kv_heads, head_dim] into the layer's buffers at `slots` [rows]."""
-    if type(kv_pool) is MHATokenToKVPool and k.dtype == kv_pool.dtype:
+    if type(kv_pool) is CpuKVPool and k.dtype == kv_pool.dtype:
         at = layer.layer_id - kv_pool.start_layer
         kv_pool.k_buffer[at].index_copy_(0, slots, k)
         kv_pool.v_buffer[at].index_copy_(0, slots, v)
@@ -39,6 +38,11 @@ def verify_row_counts(spec_info, num_reqs: int) -> list[int]:
     First that is there: `spec_info.row_counts` (a CPU int tensor [num_reqs], ours), SGLang's
     `spec_info.ragged_verify_layout`, and `spec_info.draft_token_num` rows for every request.
     """
+    if spec_info.custom_mask is not None:
+        raise NotImplementedError(
+            f"--attention-backend {ATTENTION_BACKEND} verifies chains, not trees: "
+            "NGRAM and EAGLE with top-k above 1 do not run on it"
+        )
     row_counts = getattr(spec_info, "row_counts", None)  # not a field of SGLang's own records
     layout = spec_info.ragged_verify_layout
     if row_counts is not None:

@@ -15,28 +15,19 @@ __all__ = ["CpuDeviceMixin", "PlatformCapabilities", "PlatformEnum", "SRTPlatfor
 ATTENTION_BACKEND = "dspark_cpu"
 
 
-def register_if_active() -> None:
-    """Give the command line our backend's name, where our platform serves this process."""
-    from sglang.srt.platforms import current_platform
-
-    from sglang_dspark.cpu.platform import CpuPlatform
-
-    if not isinstance(current_platform, CpuPlatform):
-        return
+def add_backend_choices() -> None:
+    """Give the command line our backend's name; before arguments are parsed."""
     from sglang.srt.arg_groups import choices
 
     choices.add_attention_backend_choices([ATTENTION_BACKEND])
     choices.add_draft_attention_backend_choices([ATTENTION_BACKEND])
 
 
-def register_attention_backend() -> None:
+def register_attention_backend(create) -> None:
+    """create(model_runner) -> the backend"""
     from sglang.srt.layers.attention.attention_registry import register_attention_backend
 
-    @register_attention_backend(ATTENTION_BACKEND)
-    def create(model_runner):
-        from sglang_dspark.cpu.backend import make_backend
-
-        return make_backend(model_runner)
+    register_attention_backend(ATTENTION_BACKEND)(create)
 
 
 def user_input(server_args) -> dict:
@@ -52,17 +43,12 @@ def checkpoint_is_fp32(server_args) -> bool:
     return stated in (torch.float32, "float32")
 
 
-def model_shape(server_args):
-    """The target's context length and KV row size on one rank."""
+def kv_shape(server_args) -> tuple[int, int]:
+    """(context length, bytes of K and V per token over all layers of one rank) of the target."""
     from sglang.srt.arg_groups.overrides import model_config_of
-
-    from sglang_dspark.cpu.pool_size import ModelShape
 
     config = model_config_of(server_args)
     heads = config.get_num_kv_heads(server_args.tp_size)
     row = heads * (config.head_dim + config.v_head_dim)
     itemsize = 4 if server_args.dtype == "float32" else config.dtype.itemsize
-    return ModelShape(
-        context_len=config.context_len,
-        kv_bytes_per_token=max(1, row * config.num_hidden_layers * itemsize),
-    )
+    return config.context_len, row * config.num_hidden_layers * itemsize

@@ -1,16 +1,27 @@
-"""The KV pool of our CPU platform: SGLang's, without the Triton kernel that copies slots."""
+"""The KV pool of our CPU platform: SGLang's, without its fill at start and its Triton copy."""
 
 from __future__ import annotations
 
-from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool, move_kv_cache_native
-from torch import Tensor
+import torch
+from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool
 
 
 class CpuKVPool(MHATokenToKVPool):
-    """Slots are moved by tensor indexing; the pool's warm-up of a device kernel is left out."""
+    """SGLang's per-layer pool, except that memory is taken when a slot is first written.
 
-    def _init_kv_copy_and_warmup(self) -> None:
-        self._kv_copy_config = None
+    Stock fills the pool with zeros at start. Nothing reads a slot before it is written (padding in
+    our plans repeats a written slot), and a fresh page costs a fault of a few us, once.
+    """
 
-    def _move_kv_cache_impl(self, tgt_loc: Tensor, src_loc: Tensor) -> None:
-        move_kv_cache_native(self.k_buffer, self.v_buffer, tgt_loc, src_loc)
+    def __init__(self, *args, enable_kv_cache_copy: bool = False, **kwargs) -> None:
+        # The copy path that speculation asks for is a Triton kernel.
+        super().__init__(*args, enable_kv_cache_copy=False, **kwargs)
+        self.use_native_move_kv_cache = True
+
+    def _create_buffers_normal(self) -> None:
+        k_shape, v_shape = self._kv_buffer_shapes()
+
+        def buffers(shape):
+            return [torch.empty(shape, dtype=self.store_dtype) for _ in range(self.layer_num)]
+
+        self.k_buffer, self.v_buffer = buffers(k_shape), buffers(v_shape)

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from sglang.srt.configs.model_config import ModelConfig
-from sglang.srt.models.registry import ModelRegistry
 from sglang.srt.runtime_context import get_spec
 
 from sglang_dspark.draft.checkpoint import TargetShape, check_against_target, read_draft_config
@@ -27,6 +26,9 @@ def get_config(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 def _register_draft_model() -> None:
+    # Imported late: the registry imports every model of SGLang.
+    from sglang.srt.models.registry import ModelRegistry
+
     if DRAFT_ARCHITECTURE not in ModelRegistry.models:
         from sglang_dspark.seam.draft_model import DraftModel
 

@@ -45,12 +45,7 @@ class DraftRunner:
         self.worker.draft_runner = self._runner  # read by SGLang's weight and memory reports
         self.model: DraftModel = self._runner.model
         self.gamma = gamma
-        self._rows = BlockRows(
-            draft_token=torch.empty(0, dtype=torch.int64),
-            positions=torch.empty(0, dtype=torch.int64),
-            draft_token_num=gamma,
-            capture_hidden_mode=CaptureHiddenMode.NULL,
-        )
+        self._rows = [_block_rows(width) for width in range(gamma + 1)]
         self._block_ids = torch.empty((0, gamma), dtype=torch.int64)
 
     def attach(self, target: TpModelWorker) -> str | None:
@@ -65,24 +60,29 @@ class DraftRunner:
     def attn_backend(self) -> Any:
         return self._runner.attn_backend
 
-    def forward(self, batch: Any, anchors: Tensor, window: Window) -> Tensor:
-        """Backbone hidden states of a block per request: anchors [bs] int64 -> [bs * gamma, H]."""
-        bs, gamma = anchors.shape[0], self.gamma
+    def forward(self, batch: Any, anchors: Tensor, window: Window, num_drafts: int) -> Tensor:
+        """Backbone hidden states of a block per request: anchors [bs] int64 -> [bs * g, H].
+
+        num_drafts: g, rows of the block; at most the gamma given at construction.
+        """
+        num_rows = anchors.shape[0] * num_drafts
+        sum_, lens = batch.seq_lens_sum, batch.seq_lens_cpu
         rows = ForwardBatch(
             forward_mode=ForwardMode.TARGET_VERIFY,
-            batch_size=bs,
-            input_ids=self._ids(anchors).flatten(),
+            batch_size=anchors.shape[0],
+            input_ids=self._ids(anchors)[:, :num_drafts].flatten(),
             req_pool_indices=batch.req_pool_indices,
             seq_lens=batch.seq_lens,
-            out_cache_loc=window.slots[:, :gamma].flatten(),
-            seq_lens_sum=None if batch.seq_lens_sum is None else batch.seq_lens_sum + bs * gamma,
-            seq_lens_cpu=None if batch.seq_lens_cpu is None else batch.seq_lens_cpu + gamma,
-            positions=window.positions[:, :gamma].flatten(),
+            out_cache_loc=window.slots[:, :num_drafts].flatten(),
+            # Host lengths of a block count its rows, device lengths do not.
+            seq_lens_sum=None if sum_ is None else int(sum_) + num_rows,
+            seq_lens_cpu=None if lens is None else lens + num_drafts,
+            positions=window.positions[:, :num_drafts].flatten(),
             spec_algorithm=SpeculativeAlgorithm.DSPARK,
-            spec_info=self._rows,
+            spec_info=self._rows[num_drafts],
             capture_hidden_mode=CaptureHiddenMode.NULL,
         )
-        window.plan.bind(rows, self._runner.kv_index_translator, cols=slice(0, gamma))
+        window.plan.bind(rows, self._runner.kv_index_translator, cols=slice(0, num_drafts))
         return self._runner.forward(rows).logits_output.hidden_states
 
     def write_context(self, features: Tensor, positions: Tensor, slots: Tensor) -> None:
@@ -105,3 +105,12 @@ class DraftRunner:
         ids = self._block_ids[:bs]
         ids[:, 0] = anchors
         return ids
+
+
+def _block_rows(num_drafts: int) -> BlockRows:
+    return BlockRows(
+        draft_token=torch.empty(0, dtype=torch.int64),
+        positions=torch.empty(0, dtype=torch.int64),
+        draft_token_num=num_drafts,
+        capture_hidden_mode=CaptureHiddenMode.NULL,
+    )

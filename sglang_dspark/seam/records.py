@@ -66,8 +66,9 @@ class BlockRows(SpecInput):
 
     draft_token: torch.Tensor  # [rows] int64 token ids
     positions: torch.Tensor  # [rows] int64
-    draft_token_num: int  # rows per request
+    draft_token_num: int  # rows per request; the most of any, where `row_counts` is given
     capture_hidden_mode: CaptureHiddenMode
+    row_counts: torch.Tensor | None = None  # [bs] int64, rows of each request where they differ
     topk: int = 1
     custom_mask: torch.Tensor | None = None
     num_tokens_per_req: int = field(init=False)

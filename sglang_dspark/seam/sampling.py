@@ -18,11 +18,11 @@ class BatchParams:
     all_greedy: bool
     temperature: Tensor  # [bs] float32
     greedy: Tensor  # [bs] bool
-    filters: Filters | None  # fields [bs, 1]; None when no request filters
+    filters: Filters | None  # fields [bs]; None when no request filters
 
 
 def read_params(batch: Any) -> BatchParams:
-    """Settings of `batch.sampling_info`, for rows of shape [bs, width]."""
+    """Settings of `batch.sampling_info`."""
     info = batch.sampling_info
     bs = len(batch.reqs)
     greedy = info.top_ks[:bs].flatten() <= 1
@@ -38,9 +38,9 @@ def read_params(batch: Any) -> BatchParams:
 def _filters(batch: Any, bs: int) -> Filters:
     info = batch.sampling_info
     return Filters(
-        top_k=info.top_ks[:bs].view(bs, 1),
-        top_p=info.top_ps[:bs].view(bs, 1),
-        min_p=info.min_ps[:bs].view(bs, 1),
+        top_k=info.top_ks[:bs].flatten(),
+        top_p=info.top_ps[:bs].flatten(),
+        min_p=info.min_ps[:bs].flatten(),
         backend=get_exec().kernel.sampling_backend,
         max_top_k=max(req.sampling_params.top_k for req in batch.reqs),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from sglang.srt.model_executor.forward_batch_info import (
 )
 from torch import Tensor
 
+from sglang_dspark.ops.layout import RowLayout
 from sglang_dspark.seam.records import BlockRows
 from sglang_dspark.seam.window import Window
 
@@ -27,6 +28,8 @@ class TargetRows:
     features: Tensor  # [rows, m H] captured layer outputs of every row
     output: Any  # SGLang's logits output, for the batch result
     used_graph: bool
+    positions: Tensor | None = None  # [rows] int64; of a window only
+    slots: Tensor | None = None  # [rows] int64 KV slots; of a window only
 
 
 class Target:
@@ -42,32 +45,41 @@ class Target:
         )
         return _rows(result)
 
-    def verify(self, batch: Any, ids: Tensor, window: Window) -> TargetRows:
-        """Run the window: ids [bs, width] int64, row 0 the anchor."""
+    def verify(self, batch: Any, ids: Tensor, window: Window, layout: RowLayout | None) -> TargetRows:
+        """Run rows of the window: ids [bs, width] int64, row 0 the anchor.
+
+        layout: which rows of each request to run, packed; None for all of them.
+        """
         bs, width = ids.shape
-        batch.input_ids = ids.flatten()
+        positions, slots, cols = window.positions.flatten(), window.slots.flatten(), None
+        ids = ids.flatten()
+        if layout is not None:
+            cols = layout.request * width + layout.row  # [rows] index into the window
+            ids, positions, slots = ids[cols], positions[cols], slots[cols]
+        batch.input_ids = ids
         batch.spec_info = BlockRows(
-            draft_token=batch.input_ids,
-            positions=window.positions.flatten(),
+            draft_token=ids,
+            positions=positions,
             draft_token_num=width,
             capture_hidden_mode=CaptureHiddenMode.FULL,
+            row_counts=None if layout is None else layout.cu_seqlens.diff(),
         )
-        batch.out_cache_loc = window.slots.flatten()
+        batch.out_cache_loc = slots
         batch.forward_mode = ForwardMode.TARGET_VERIFY
-        runner = self._worker.model_runner
         rows = ForwardBatch.init_new(
             batch,
-            runner,
+            self._worker.model_runner,
             capture_hidden_mode=CaptureHiddenMode.FULL,
             return_hidden_states_before_norm=False,
             kv_loc_plan=window.plan,
+            write_cols=cols,
         )
         if rows.seq_lens_cpu is not None:
             # Host lengths of a verify batch count its rows, device lengths do not.
             rows.seq_lens_cpu = rows.seq_lens_cpu + width
             rows.seq_lens_sum = int(rows.seq_lens_sum) + bs * width
         result = self._worker.forward_batch_generation(None, forward_batch=rows, is_verify=True)
-        return _rows(result)
+        return replace(_rows(result), positions=positions, slots=slots)
 
 
 def _rows(result: Any) -> TargetRows:

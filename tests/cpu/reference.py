@@ -38,7 +38,7 @@ def random_case(
     page: int = 1,
     dtype: torch.dtype = torch.float32,
 ) -> Case:
-    """Slots scattered over the pool, unset slots holding NaN, stale table entries pointing there."""
+    """Slots scattered over the pool; unset slots hold NaN and stale table entries point there."""
     generator = torch.Generator().manual_seed(seed)
     shuffled = random.Random(seed)
     kv_lens = [context + rows for context, rows in zip(contexts, row_counts, strict=True)]

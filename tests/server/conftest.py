@@ -15,10 +15,6 @@ HERE = Path(__file__).parent
 Serve = Callable[[str], Running]
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "serves(*names): the test uses these servers")
-
-
 def servers_of(item: pytest.Item) -> tuple[str, ...]:
     mark = item.get_closest_marker("serves")
     return tuple(mark.args) if mark else ()
@@ -29,7 +25,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Order the tests of this folder by the last server they need; others keep their place."""
     order = {name: i for i, name in enumerate(SPECS)}
     at = [i for i, item in enumerate(items) if HERE in item.path.parents]
-    mine = sorted((items[i] for i in at), key=lambda item: max(map(order.get, servers_of(item)), default=-1))
+    mine = sorted(
+        (items[i] for i in at),
+        key=lambda item: max((order[name] for name in servers_of(item)), default=-1),
+    )
     for i, item in zip(at, mine, strict=True):
         items[i] = item
         if servers_of(item):

@@ -60,6 +60,9 @@ class Spec:
         return [*out, *self.flags]
 
 
+# A pool too small for what is admitted: the scheduler must retract.
+CROWDED = ("--max-total-tokens", str(SMALL_POOL), "--schedule-conservativeness", "0.1")
+
 # In the order of the run.
 SPECS: Mapping[str, Spec] = {
     "control": Spec("text", gamma=None),
@@ -71,13 +74,10 @@ SPECS: Mapping[str, Spec] = {
     "law": Spec("noisy", gamma=2),
     "copy": Spec("copy"),
     "copy-alternate": Spec("copy", settings='[no_draft]\nmode = "alternate"\nperiod = 3'),
-    "small": Spec("small", flags=("--max-total-tokens", str(SMALL_POOL))),
+    "small": Spec("small", flags=CROWDED),
     "small-paged": Spec(
         "small",
-        flags=(
-            *("--page-size", str(PAGE), "--chunked-prefill-size", "64"),
-            *("--max-total-tokens", str(SMALL_POOL)),
-        ),
+        flags=(*CROWDED, "--page-size", str(PAGE), "--chunked-prefill-size", "64"),
     ),
 }
 

@@ -1,0 +1,178 @@
+"""Prices of the steps that a planner can take, from a cost table (paper.md, "The scheduler").
+
+    T(R, B, C) = draft(R) + verify(B, C) + rest(R)    a step that drafts
+    T(R, C)    = no_draft(R, C)                        plain decode, one row per request
+
+Between measured sizes the price is linear. A size below the first one costs what the first one
+does. Beyond the last one it rises: extra rows are never free. With captured tiers a batch costs
+what the tier costs that it is padded up to.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from sglang_dspark.core.cost_table import CostTable, Curve, Surface
+from sglang_dspark.core.tiers import Tier, choose_tier, sort_tiers
+
+F64 = npt.NDArray[np.float64]
+I64 = npt.NDArray[np.int64]
+
+_CACHED_BATCH_SIZES = 64  # padded sizes are kept for this many request counts
+
+
+class StepCosts:
+    """A cost table made ready for one server: dense in rows, padded to its tiers."""
+
+    def __init__(
+        self, table: CostTable, *, max_requests: int, gamma: int, tiers: Iterable[Tier] = ()
+    ) -> None:
+        """max_requests, gamma: bounds of a batch; tiers: captured sizes, empty without graphs."""
+        self.table = table
+        self.tiers = sort_tiers(tiers)
+        self._max_requests, self._gamma = max_requests, gamma
+        max_rows = max([max_requests * (gamma + 1)] + [t.tokens for t in self.tiers])
+        self._contexts = _extended_contexts(table.verify.contexts)
+        self._verify = _dense_surface(table.verify, max_rows)  # [c', max_rows + 1]
+        self._draft = _dense_curve(table.draft, max_requests)
+        self._rest = _dense_curve(table.rest, max_requests)
+        self._no_draft, self._no_draft_contexts = None, self._contexts
+        if table.no_draft is not None:
+            self._no_draft = _dense_surface(table.no_draft, max_requests)
+            self._no_draft_contexts = _extended_contexts(table.no_draft.contexts)
+        self._tier_cost = {
+            entry.tier: _with_beyond(table.verify.contexts, np.array(entry.ms))
+            for entry in table.tiers
+        }
+        self._padded: dict[int, tuple[I64, F64]] = {}
+
+    @property
+    def prices_no_draft(self) -> bool:
+        return self._no_draft is not None
+
+    def drafting_ms(self, num_requests: int, context_tokens: int, gamma: int) -> F64:
+        """[num_requests x gamma + 1] ms of a drafting step, by the drafts it verifies.
+
+        gamma: drafts per request that may be verified, at most the one given at construction.
+        """
+        self._check(num_requests, gamma)
+        last = num_requests * (gamma + 1) + 1
+        if self.tiers:
+            grid = self._padded_costs(num_requests)[1][:, : num_requests * gamma + 1]
+        else:
+            grid = self._verify[:, num_requests:last]
+        step_ms = _at_context(self._contexts, grid, context_tokens)
+        step_ms += self._draft[num_requests] + self._rest[num_requests]
+        return step_ms
+
+    def no_draft_ms(self, num_requests: int, context_tokens: int) -> float:
+        """ms of a plain decode step; NaN where the table does not price it."""
+        if self._no_draft is None:
+            return float("nan")
+        self._check(num_requests, 0)
+        column = self._no_draft[:, num_requests : num_requests + 1]
+        return float(_at_context(self._no_draft_contexts, column, context_tokens)[0])
+
+    def num_rows(self, num_requests: int, budget: int) -> int:
+        """Rows that a step with `budget` drafts runs: the captured size, or just its own rows."""
+        if not self.tiers:
+            return num_requests + budget
+        self._check(num_requests, 0)
+        return int(self._padded_costs(num_requests)[0][budget])
+
+    def tier(self, num_requests: int, budget: int) -> Tier | None:
+        """The captured size that a step with `budget` drafts is padded to; None: runs as it is."""
+        return choose_tier(self.tiers, num_requests, num_requests + budget)
+
+    def _check(self, num_requests: int, gamma: int) -> None:
+        if not 1 <= num_requests <= self._max_requests or not 0 <= gamma <= self._gamma:
+            raise ValueError(
+                f"{num_requests} requests with gamma {gamma}: this server prices "
+                f"1..{self._max_requests} with gamma up to {self._gamma}"
+            )
+
+    def _padded_costs(self, num_requests: int) -> tuple[I64, F64]:
+        """(rows run [n + 1], verify ms [c', n + 1]) by budget, n = num_requests x gamma."""
+        found = self._padded.get(num_requests)
+        if found is None:
+            if len(self._padded) >= _CACHED_BATCH_SIZES:
+                self._padded.pop(next(iter(self._padded)))
+            found = self._padded[num_requests] = self._pad(num_requests)
+        return found
+
+    def _tier_ms(self, tier: Tier) -> F64:
+        """[c'] verify ms of a captured size: as timed, else as its tokens cost in the table."""
+        timed = self._tier_cost.get(tier)
+        return self._verify[:, tier.tokens] if timed is None else timed
+
+    def _pad(self, num_requests: int) -> tuple[I64, F64]:
+        run: I64 = num_requests + np.arange(num_requests * self._gamma + 1)
+        cost = self._verify[:, run]
+        # From the largest tier down, so that the smallest one that serves a size is the last word.
+        for tier in reversed(self.tiers):
+            first = 0 if tier.serves(num_requests, num_requests) else len(run)
+            last = tier.tokens - num_requests if tier.tokens > tier.slots else 0
+            run[first : last + 1] = tier.tokens
+            cost[:, first : last + 1] = self._tier_ms(tier)[:, None]
+        return run, cost
+
+
+def _beyond_slope(at: Sequence[int], ms: Sequence[float]) -> float:
+    """ms per size past the last one: the last segment's, or the whole curve's if that is more."""
+    if len(at) == 1:
+        return 0.0
+    last = (ms[-1] - ms[-2]) / (at[-1] - at[-2])
+    whole = (ms[-1] - ms[0]) / (at[-1] - at[0])
+    return max(last, whole)
+
+
+def _dense_curve(curve: Curve, largest: int) -> F64:
+    """[largest + 1] ms at every size."""
+    sizes = np.arange(largest + 1)
+    dense: F64 = np.interp(sizes, curve.at, curve.ms)
+    slope = _beyond_slope(curve.at, curve.ms)
+    if slope <= 0.0:
+        slope = curve.ms[-1] / curve.at[-1]
+    past = sizes > curve.at[-1]
+    dense[past] = curve.ms[-1] + slope * (sizes[past] - curve.at[-1])
+    return dense
+
+
+def _dense_surface(surface: Surface, largest: int) -> F64:
+    """[c', largest + 1] ms at every size, the last of c' being a context past the measured ones."""
+    columns = [
+        _dense_curve(Curve(surface.at, tuple(row[c] for row in surface.ms)), largest)
+        for c in range(len(surface.contexts))
+    ]
+    return _with_beyond(surface.contexts, np.stack(columns))
+
+
+def _extended_contexts(contexts: Sequence[int]) -> tuple[int, ...]:
+    """Measured contexts and, where there are two or more, one past the last of them."""
+    return (*contexts, 2 * contexts[-1]) if len(contexts) > 1 else tuple(contexts)
+
+
+def _with_beyond(contexts: Sequence[int], grid: F64) -> F64:
+    """Append to grid [c, ...] the ms at twice the last context; never less than at the last."""
+    if len(contexts) == 1:
+        return grid
+    last = (grid[-1] - grid[-2]) / (contexts[-1] - contexts[-2])
+    whole = (grid[-1] - grid[0]) / (contexts[-1] - contexts[0])
+    slope = np.maximum(np.maximum(last, whole), 0.0)
+    return np.concatenate([grid, (grid[-1] + slope * contexts[-1])[None]])
+
+
+def _at_context(contexts: Sequence[int], grid: F64, context_tokens: int) -> F64:
+    """A new array [...]: grid [c', ...] at one context, linear, past the last one included."""
+    if len(contexts) == 1 or context_tokens <= contexts[0]:
+        return np.array(grid[0])
+    hi = min(bisect_right(contexts, context_tokens), len(contexts) - 1)
+    low, high = contexts[hi - 1], contexts[hi]
+    priced: F64 = grid[hi] - grid[hi - 1]
+    priced *= (context_tokens - low) / (high - low)
+    priced += grid[hi - 1]
+    return priced

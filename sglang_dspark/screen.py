@@ -1,0 +1,166 @@
+"""What a person sees of the demo: progress while it runs, then answers, a table and a verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import TracebackType
+
+from rich import progress as bars
+from rich.console import Console, RenderableType
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from sglang_dspark.profiling.demo import DemoPlan, DemoResult
+from sglang_dspark.profiling.report import DomainNumbers, domain_numbers
+
+ANSWERS_SHOWN = 2  # per domain
+PROMPT_LINES, ANSWER_LINES = 4, 14
+
+
+class _WhenCounted(bars.ProgressColumn):
+    """A column that only a stage of known length shows."""
+
+    def __init__(self, column: bars.ProgressColumn) -> None:
+        super().__init__()
+        self._column = column
+
+    def render(self, task: bars.Task) -> RenderableType:
+        return self._column(task) if task.total is not None else ""
+
+
+class DemoProgress:
+    """The `Progress` of the demo on a terminal; plain lines where there is none."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._bar = bars.Progress(
+            bars.SpinnerColumn(),
+            bars.TextColumn("{task.description}"),
+            bars.TimeElapsedColumn(),
+            _WhenCounted(bars.BarColumn(bar_width=24)),
+            _WhenCounted(bars.MofNCompleteColumn()),
+            _WhenCounted(bars.TimeRemainingColumn()),
+            _WhenCounted(bars.TextColumn("left")),
+            console=console,
+            transient=True,
+        )
+        self._task: bars.TaskID | None = None
+
+    def __enter__(self) -> DemoProgress:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._bar.stop()
+
+    def stage(self, text: str, turns: int | None = None) -> None:
+        if self._task is not None:
+            self._bar.remove_task(self._task)
+        self._console.print(f"[bold]{text}[/bold]" + (f": {turns} turns" if turns else ""))
+        self._task = self._bar.add_task(text.partition(" (")[0], total=turns)
+
+    def tick(self) -> None:
+        self._bar.refresh()
+
+    def advance(self) -> None:
+        if self._task is not None:
+            self._bar.advance(self._task)
+
+    def round_done(self, number: int, speeds: Mapping[str, tuple[float, float]]) -> None:
+        cells = (
+            f"{domain} {control:6.1f} -> {dspark:6.1f} tok/s ({dspark / control:.2f}x)"
+            for domain, (control, dspark) in speeds.items()
+        )
+        self._console.print(f"  round {number:2d}   " + "   ".join(cells), highlight=False)
+
+
+def show_plan(console: Console, plan: DemoPlan) -> None:
+    per_domain = plan.rounds * plan.prompts_per_turn
+    console.print(
+        f"[bold]sglang-dspark demo[/bold]: target {plan.target}, draft {plan.draft}\n"
+        f"fp32, temperature 0, one request at a time; {per_domain} prompts per domain, "
+        f"up to {plan.max_new_tokens} tokens each, {plan.rounds} interleaved rounds.\n"
+        f"Server logs are in {plan.out}.",
+        highlight=False,
+    )
+
+
+def show_result(console: Console, result: DemoResult) -> None:
+    """A few answers, the table and the verdict."""
+    _show_answers(console, result)
+    console.print(_table(result))
+    _show_verdict(console, result)
+
+
+def _show_answers(console: Console, result: DemoResult) -> None:
+    for name, domain in result.domains.items():
+        differing = {flip.prompt for flip in domain.comparison.flips}
+        samples = [s for turn in domain.dspark for s in turn.items]
+        for number, sample in enumerate(samples[:ANSWERS_SHOWN]):
+            prompt = "\n".join(sample.prompt.splitlines()[-PROMPT_LINES:])
+            answer = sample.answer.text.splitlines()
+            cut = "\n[...]" if len(answer) > ANSWER_LINES else ""
+            body = Text(prompt, style="dim") + Text("\n".join(answer[:ANSWER_LINES]) + cut)
+            same = "DIFFERENT from" if number in differing else "same as"
+            title = (
+                f"{name} {number + 1}: end of the prompt, then the answer ({same} no speculation)"
+            )
+            console.print(Panel(body, title=title, title_align="left"))
+
+
+def _table(result: DemoResult) -> Table:
+    numbers = {name: domain_numbers(domain) for name, domain in result.domains.items()}
+    rows: dict[str, list[str]] = {}
+    for domain in numbers.values():
+        for label, cell in _cells(domain).items():
+            rows.setdefault(label, []).append(cell)
+    table = Table(title="batch 1, temperature 0, fp32", title_justify="left")
+    table.add_column("")
+    for name in numbers:
+        table.add_column(name, justify="right")
+    for label, cells in rows.items():
+        style = "bold" if label.startswith("speed ratio") else None
+        table.add_row(label, *cells, style=style)
+    return table
+
+
+def _cells(n: DomainNumbers) -> dict[str, str]:
+    ratio = n.speedup
+    return {
+        "tokens/s, no speculation": f"{n.no_spec_tok_s:.1f}",
+        "tokens/s, DSPARK": f"{n.dspark_tok_s:.1f}",
+        "speed ratio (95 % interval)": f"{ratio.value:.2f} ({ratio.low:.2f} .. {ratio.high:.2f})",
+        "ms per output token, no speculation": f"{n.no_spec_tpot_ms:.2f}",
+        "ms per output token, DSPARK": f"{n.dspark_tpot_ms:.2f}",
+        "accept length": f"{n.accept_length:.2f}",
+        "  without answers that loop": (
+            f"{n.accept_length_without_loops:.2f} ({n.looping_answers} of {n.answers} loop)"
+        ),
+        "  as SGLang counts it": f"{n.sglang_accept_length:.2f}",
+        "worker overhead per step, ms": f"{n.overhead_ms:.2f} of {n.step_ms:.2f}",
+    }
+
+
+def _show_verdict(console: Console, result: DemoResult) -> None:
+    comparison = result.comparison
+    for name, domain in result.domains.items():
+        for flip in domain.comparison.flips:
+            console.print(f"  {name}: {flip}", style="yellow" if flip.excused else "red")
+    console.print(
+        f"Served by {result.worker}, gamma {result.gamma}, on {result.device}; "
+        f"its memory (PSS) after the load: {result.memory_pss_mb:,.0f} MB.",
+        highlight=False,
+    )
+    amount = f"{comparison.prompts} prompts, {comparison.tokens:,} tokens"
+    excused = f"{comparison.excused_flips} excused flips"
+    if comparison.identical:
+        console.print(f"[bold green]Token-identical to no speculation[/]: {amount}, {excused}.")
+    else:
+        different = sum(not f.excused for f in comparison.flips)
+        console.print(f"[bold red]NOT token-identical[/]: {different} flips, {excused}; {amount}.")

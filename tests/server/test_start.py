@@ -1,0 +1,196 @@
+"""Starts that are refused: each option at the argument level, four through a real start."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file, save_file
+from sglang.srt.server_args import ServerArgs
+
+from sglang_dspark.profiling.server import Server, ServerError
+from sglang_dspark.seam.arguments import draft_folder, unsupported
+from tests.planted import Pair
+from tests.server.servers import STRICT, Pairs
+
+# option in the text -> the argument that asks for it
+REFUSED: dict[str, dict[str, Any]] = {
+    "--tp-size": {"tp_size": 2},
+    "--pp-size": {"pp_size": 2},
+    "--dp-size": {"enable_dp_attention": True},
+    "--disaggregation-mode": {"disaggregation_mode": "prefill"},
+    "--enable-lora": {"enable_lora": True},
+    "--lora-paths": {"lora_paths": ["a"]},
+    "--enable-mixed-chunk": {"enable_mixed_chunk": True},
+    "--enable-two-batch-overlap": {"enable_two_batch_overlap": True},
+    "--enable-hierarchical-cache": {"enable_hierarchical_cache": True},
+    "--enable-hisparse": {"enable_hisparse": True},
+    "--enable-deterministic-inference": {"enable_deterministic_inference": True},
+    "--enable-custom-logit-processor": {"enable_custom_logit_processor": True},
+    "--enable-return-hidden-states": {"enable_return_hidden_states": True},
+    "--speculative-use-block-verification": {"speculative_use_block_verification": True},
+    "--speculative-draft-model-quantization": {"speculative_draft_model_quantization": "fp8"},
+    "--speculative-dspark-sps-table-path": {"speculative_dspark_sps_table_path": "t.json"},
+    "--speculative-dspark-confidence-sts-path": {"speculative_dspark_confidence_sts_path": "s"},
+    "--speculative-dspark-align-verify-tokens-to-graph-tier": {
+        "speculative_dspark_align_verify_tokens_to_graph_tier": True
+    },
+    "--quantization": {"quantization": "fp8"},
+    "--speculative-adaptive": {"speculative_adaptive": True},
+    "--speculative-num-steps 3": {"speculative_num_steps": 3},
+    "--speculative-eagle-topk 4": {"speculative_eagle_topk": 4},
+}
+
+
+def options(**given: Any) -> Any:
+    """A command line with its defaults, and what is given."""
+    defaults = {
+        name: field.default if not callable(field.default) else None
+        for name, field in ServerArgs.__dataclass_fields__.items()
+    }
+    unknown = given.keys() - defaults.keys()
+    assert not unknown, f"SGLang has no argument {unknown}"
+    return SimpleNamespace(**(defaults | given))
+
+
+def test_the_defaults_are_supported() -> None:
+    assert unsupported(options(), {}) == []
+    fine = options(
+        speculative_num_steps=1,
+        speculative_eagle_topk=1,
+        page_size=16,
+        disable_overlap_schedule=True,
+        disable_radix_cache=True,
+        chunked_prefill_size=64,
+    )
+    assert unsupported(fine, {"SGLANG_RAGGED_VERIFY_MODE": "static", "PATH": "/bin"}) == []
+
+
+@pytest.mark.parametrize("option", REFUSED)
+def test_each_unsupported_option_is_named(option: str) -> None:
+    reasons = unsupported(options(**REFUSED[option]), {})
+    assert len(reasons) == 1 and option in reasons[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("SGLANG_RAGGED_VERIFY_MODE", "compact"),
+        ("SGLANG_RAGGED_VERIFY_MODE", "cap-accept"),
+        ("SGLANG_SIMULATE_ACC_LEN", "4.7"),
+        ("SGLANG_DSPARK_DEBUG_DUMP", "1"),
+    ],
+)
+def test_variables_of_the_in_tree_worker_are_named(name: str, value: str) -> None:
+    reasons = unsupported(options(), {name: value})
+    assert len(reasons) == 1 and f"{name}={value}" in reasons[0]
+
+
+def test_our_own_variables_are_not_refused() -> None:
+    own = {"SGLANG_DSPARK_CONFIG": "/x.toml", "SGLANG_DSPARK_DISABLE": "0"}
+    assert unsupported(options(), own) == []
+
+
+def test_every_reason_is_given_at_once() -> None:
+    both = options(enable_mixed_chunk=True, tp_size=2)
+    assert len(unsupported(both, {"SGLANG_RAGGED_VERIFY_MODE": "compact"})) == 3
+
+
+def test_a_draft_is_found_beside_the_target_or_asked_for(tmp_path: Path) -> None:
+    alone = options(model_path=str(tmp_path), speculative_draft_model_path=None)
+    with pytest.raises(ValueError, match="--speculative-draft-model-path"):
+        draft_folder(alone)
+    (tmp_path / "dspark").mkdir()
+    (tmp_path / "dspark" / "config.json").write_text("{}")
+    assert draft_folder(alone) == tmp_path / "dspark"
+    named = options(model_path="/t", speculative_draft_model_path=str(tmp_path))
+    assert draft_folder(named) == tmp_path
+
+
+# ------------------------------------------------------------------------------------ a real start
+
+
+def without_a_tensor(pair: Pair, folder: Path) -> Pair:
+    tensors = load_file(pair.draft / "model.safetensors")
+    del tensors["markov_head.markov_w2.weight"]
+    broken = Pair(pair.target, folder / "draft")
+    broken.draft.mkdir()
+    (broken.draft / "config.json").write_text((pair.draft / "config.json").read_text())
+    save_file(tensors, broken.draft / "model.safetensors", metadata={"format": "pt"})
+    return broken
+
+
+def captures_the_last_layer(pair: Pair, folder: Path) -> Pair:
+    config = json.loads((pair.draft / "config.json").read_text())
+    config["target_layer_ids"][-1] = config["num_target_layers"] - 1
+    broken = Pair(pair.target, folder / "last")
+    broken.draft.mkdir()
+    (broken.draft / "config.json").write_text(json.dumps(config))
+    (broken.draft / "model.safetensors").symlink_to(pair.draft / "model.safetensors")
+    return broken
+
+
+@pytest.fixture(scope="session")
+def logs(pairs: Pairs, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, str]]:
+    """What each refused start logged; they run side by side."""
+    folder = tmp_path_factory.mktemp("refused")
+    copy, noisy = pairs.get("copy"), pairs.get("noisy")
+    starts = {
+        "mixed chunk": (copy, ("--enable-mixed-chunk",)),
+        "gamma": (copy, ("--speculative-dspark-block-size", "9")),
+        "tensor": (without_a_tensor(copy, folder), ()),
+        "other target": (Pair(copy.target, noisy.draft), ()),
+        "last layer": (captures_the_last_layer(copy, folder), ()),
+        "settings": (copy, ()),
+    }
+    settings = folder / "settings.toml"
+    settings.write_text('[no_draft]\nmode = "sometimes"')
+    running = {}
+    for name, (pair, flags) in starts.items():
+        command = ["--model-path", pair.target, "--speculative-algorithm", "DSPARK"]
+        command += ["--speculative-draft-model-path", pair.draft, *flags]
+        environment = STRICT | (
+            {"SGLANG_DSPARK_CONFIG": str(settings)} if name == "settings" else {}
+        )
+        log = folder / f"{name}.log"
+        running[name] = Server(command, log=log, environment=environment)
+        running[name].launch()
+    try:
+        yield {name: log_of(server) for name, server in running.items()}
+    finally:
+        for server in running.values():
+            server.stop()
+
+
+def log_of(server: Server) -> str:
+    with pytest.raises(ServerError, match="ended while starting"):
+        server.wait(timeout_s=300)
+    server.stop()
+    time.sleep(0.1)
+    return server.log.read_text(errors="replace")
+
+
+@pytest.mark.server
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("mixed chunk", ["DSPARK cannot be served like this", "--enable-mixed-chunk"]),
+        ("gamma", ["9", "7", "speculative-dspark-block-size"]),
+        ("tensor", ["missing", "markov_head.markov_w2.weight"]),
+        ("other target", ["trained for"]),
+        ("last layer", ["target_layer_ids", "5"]),
+        ("settings", ["settings.toml", "no_draft.mode"]),
+    ],
+)
+def test_a_real_start_is_refused_and_says_why(
+    name: str, says: list[str], logs: Mapping[str, str]
+) -> None:
+    errors = [line for line in logs[name].splitlines() if all(text in line for text in says)]
+    several_lines = all(text in logs[name] for text in says)
+    assert errors or several_lines, logs[name][-3000:]
+    assert "fired up" not in logs[name]
