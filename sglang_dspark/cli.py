@@ -16,7 +16,6 @@ from typing import Annotated, NoReturn
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.panel import Panel
 
 from sglang_dspark import __version__
 
@@ -88,7 +87,7 @@ def demo(
     from sglang_dspark.profiling.client import RequestError
     from sglang_dspark.profiling.demo import DemoError, DemoPlan, run_demo
     from sglang_dspark.profiling.prompts import PromptError
-    from sglang_dspark.profiling.report import as_record
+    from sglang_dspark.profiling.report import as_record, summarize
     from sglang_dspark.profiling.server import ServerError
     from sglang_dspark.screen import DemoProgress, show_plan, show_result
 
@@ -107,11 +106,13 @@ def demo(
     try:
         with _interruptible(), DemoProgress(console) as progress:
             result = run_demo(plan, progress)
+            numbers = summarize(result)
     except (PromptError, ServerError, RequestError, DemoError) as error:
         _fail(str(error))
-    show_result(console, result)
+    show_result(console, result, numbers)
     seconds = time.monotonic() - start
-    record = as_record(plan, result, command=" ".join(sys.argv), seconds=seconds)
+    command = " ".join([Path(sys.argv[0]).name, *sys.argv[1:]])
+    record = as_record(plan, result, numbers, command=command, seconds=seconds)
     file = out / "demo.json"
     file.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
     console.print(f"Written to {file} after {seconds:.0f} s.", highlight=False)
@@ -206,17 +207,16 @@ def _hub_offline() -> str:
 
 def _print_usage(url: str) -> None:
     body = json.dumps({"text": "def read_lines(path):", "sampling_params": {"temperature": 0}})
-    console.print(
-        Panel(
-            f"[bold]DSPARK is served at {url}[/]\n\n"
-            f"curl {url}/generate -H 'Content-Type: application/json' \\\n  -d '{escape(body)}'\n\n"
-            f"OpenAI-compatible: {url}/v1     accept length: {url}/server_info     stop: Ctrl-C",
-            title="sglang-dspark",
-            title_align="left",
-        ),
-        highlight=False,
-        soft_wrap=True,
-    )
+    console.rule(f"[bold]sglang-dspark: DSPARK is served at {url}[/]")
+    for line in (
+        f"curl {url}/generate -H 'Content-Type: application/json' \\",
+        f"  -d '{body}'",
+        f"OpenAI-compatible clients: {url}/v1",
+        f"accept length and times:   {url}/server_info",
+        "Ctrl-C stops the server.",
+    ):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    console.rule()
 
 
 def main() -> None:

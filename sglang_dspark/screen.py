@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from types import TracebackType
 
+import psutil
 from rich import progress as bars
 from rich.console import Console, RenderableType
 from rich.panel import Panel
@@ -12,10 +14,12 @@ from rich.table import Table
 from rich.text import Text
 
 from sglang_dspark.profiling.demo import DemoPlan, DemoResult
-from sglang_dspark.profiling.report import DomainNumbers, domain_numbers
+from sglang_dspark.profiling.report import DomainNumbers
 
+BUSY_LOAD = 0.5  # runnable processes per core before the demo has started any
 ANSWERS_SHOWN = 2  # per domain
-PROMPT_LINES, ANSWER_LINES = 4, 14
+PROMPT_LINES, PROMPT_CHARS = 4, 240  # the end of it
+ANSWER_LINES, ANSWER_CHARS = 14, 800
 
 
 class _WhenCounted(bars.ProgressColumn):
@@ -89,12 +93,18 @@ def show_plan(console: Console, plan: DemoPlan) -> None:
         f"Server logs are in {plan.out}.",
         highlight=False,
     )
+    if (load := psutil.getloadavg()[0]) > BUSY_LOAD * (psutil.cpu_count() or 1):
+        console.print(
+            f"[yellow]Others keep this machine busy (load {load:.1f}): "
+            "expect wide intervals and a long wait.[/]",
+            highlight=False,
+        )
 
 
-def show_result(console: Console, result: DemoResult) -> None:
+def show_result(console: Console, result: DemoResult, numbers: Mapping[str, DomainNumbers]) -> None:
     """A few answers, the table and the verdict."""
     _show_answers(console, result)
-    console.print(_table(result))
+    console.print(_table(numbers))
     _show_verdict(console, result)
 
 
@@ -103,10 +113,7 @@ def _show_answers(console: Console, result: DemoResult) -> None:
         differing = {flip.prompt for flip in domain.comparison.flips}
         samples = [s for turn in domain.dspark for s in turn.items]
         for number, sample in enumerate(samples[:ANSWERS_SHOWN]):
-            prompt = "\n".join(sample.prompt.splitlines()[-PROMPT_LINES:])
-            answer = sample.answer.text.splitlines()
-            cut = "\n[...]" if len(answer) > ANSWER_LINES else ""
-            body = Text(prompt, style="dim") + Text("\n".join(answer[:ANSWER_LINES]) + cut)
+            body = Text(_end_of(sample.prompt), style="dim") + Text(_start_of(sample.answer.text))
             same = "DIFFERENT from" if number in differing else "same as"
             title = (
                 f"{name} {number + 1}: end of the prompt, then the answer ({same} no speculation)"
@@ -114,8 +121,17 @@ def _show_answers(console: Console, result: DemoResult) -> None:
             console.print(Panel(body, title=title, title_align="left"))
 
 
-def _table(result: DemoResult) -> Table:
-    numbers = {name: domain_numbers(domain) for name, domain in result.domains.items()}
+def _end_of(prompt: str) -> str:
+    shown = "\n".join(prompt.splitlines()[-PROMPT_LINES:])[-PROMPT_CHARS:]
+    return shown if shown == prompt else "[...] " + shown
+
+
+def _start_of(answer: str) -> str:
+    shown = "\n".join(answer.splitlines()[:ANSWER_LINES])[:ANSWER_CHARS]
+    return shown if len(shown) >= len(answer.rstrip()) else shown + " [...]"
+
+
+def _table(numbers: Mapping[str, DomainNumbers]) -> Table:
     rows: dict[str, list[str]] = {}
     for domain in numbers.values():
         for label, cell in _cells(domain).items():
@@ -136,15 +152,19 @@ def _cells(n: DomainNumbers) -> dict[str, str]:
         "tokens/s, no speculation": f"{n.no_spec_tok_s:.1f}",
         "tokens/s, DSPARK": f"{n.dspark_tok_s:.1f}",
         "speed ratio (95 % interval)": f"{ratio.value:.2f} ({ratio.low:.2f} .. {ratio.high:.2f})",
-        "ms per output token, no speculation": f"{n.no_spec_tpot_ms:.2f}",
-        "ms per output token, DSPARK": f"{n.dspark_tpot_ms:.2f}",
-        "accept length": f"{n.accept_length:.2f}",
+        "ms per output token, no speculation": _number(n.no_spec_tpot_ms),
+        "ms per output token, DSPARK": _number(n.dspark_tpot_ms),
+        "accept length": _number(n.accept_length),
         "  without answers that loop": (
-            f"{n.accept_length_without_loops:.2f} ({n.looping_answers} of {n.answers} loop)"
+            f"{_number(n.accept_length_without_loops)} ({n.looping_answers} of {n.answers} loop)"
         ),
-        "  as SGLang counts it": f"{n.sglang_accept_length:.2f}",
+        "  as SGLang counts it": _number(n.sglang_accept_length),
         "worker overhead per step, ms": f"{n.overhead_ms:.2f} of {n.step_ms:.2f}",
     }
+
+
+def _number(value: float) -> str:
+    return "-" if math.isnan(value) else f"{value:.2f}"
 
 
 def _show_verdict(console: Console, result: DemoResult) -> None:

@@ -22,9 +22,12 @@ class NoDraft(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    mode: Literal["off", "on", "alternate"] = Field(
-        default="off",
-        description="off: every step drafts; on: none does; alternate: `period` steps each way",
+    mode: Literal["off", "on", "auto", "alternate"] | None = Field(
+        default=None,
+        description=(
+            "off: every step drafts; on: none does; auto: the cost table decides; alternate: "
+            "`period` steps each way; not given: auto where a cost table prices it, else off"
+        ),
     )
     period: int = Field(default=1, ge=1, description="steps of each kind under `alternate`")
 
@@ -35,6 +38,13 @@ class Settings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     no_draft: NoDraft = NoDraft()
+    cost_table: Literal["auto", "off"] = Field(
+        default="auto",
+        description=(
+            "auto: the table named on the command line, else a matching one on disk, else one "
+            "measured at start-up; off: none, every draft is verified"
+        ),
+    )
 
 
 def load_settings(path: str | None = None) -> Settings:

@@ -29,6 +29,7 @@ RULES: dict[str, tuple[set[str], set[str] | None]] = {
     # sgl_kernel is tried, to stand aside where SGLang's own CPU build works.
     "cpu": ({"core", "ops", "seam", "settings"}, TORCH | {"psutil", "sgl_kernel"}),
     "profiling": ({"core", "draft.checkpoint", "settings"}, {"numpy", "scipy", "httpx", "psutil"}),
+    "screen": ({"profiling"}, {"rich", "psutil"}),
 }
 MAY_NAME_SGLANG = {"seam"}
 # Checkpoints are parsed where there is no torch (profiling, argument checks).

@@ -12,7 +12,9 @@ from sglang_dspark import settings
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
-DOCUMENTS = [ROOT / n for n in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "examples/README.md")]
+DOCUMENTS = [
+    ROOT / n for n in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "examples/README.md")
+]
 
 
 def keys_of(model: type[BaseModel]) -> set[str]:

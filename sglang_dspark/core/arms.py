@@ -7,7 +7,8 @@ when `probe_share` of the predicted time spent without drafts has paid for it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from sglang_dspark.core.budget import Choice
 
@@ -16,7 +17,7 @@ from sglang_dspark.core.budget import Choice
 class ArmRules:
     margin: float = 0.02  # relative gain in tokens per ms that a switch must promise
     patience: int = 3  # steps in a row that must promise it
-    probe_share: float = 0.02  # of steps and of time
+    probe_share: float = 0.02  # of steps, and of the time spent without drafts
     first_wait: int = 50  # steps without drafts before a probe; >= 1 / probe_share - 1
     longest_wait: int = 1600
 
@@ -30,8 +31,7 @@ class ArmRules:
             )
 
 
-@dataclass(frozen=True, slots=True)
-class ArmState:
+class ArmState(NamedTuple):
     drafting: bool = True
     streak: int = 0  # steps in a row in which the other arm looked better
     spell: int = 0  # steps since the last switch
@@ -40,8 +40,7 @@ class ArmState:
     credit_ms: float = 0.0  # saved up for a probe
 
 
-@dataclass(frozen=True, slots=True)
-class ArmDecision:
+class ArmDecision(NamedTuple):
     drafts: bool
     reason: str  # draft | no-draft | probe
     state: ArmState  # for the next step
@@ -56,7 +55,7 @@ def decide_arm(
     streak = state.streak + 1 if there > here * (1.0 + rules.margin) else 0
     if streak >= rules.patience:
         return _switch(state, rules)
-    state = replace(state, streak=streak, spell=state.spell + 1)
+    state = state._replace(streak=streak, spell=state.spell + 1)
     if state.drafting:
         return ArmDecision(True, "draft", state)
     return _wait_or_probe(state, rules, draft.ms, no_draft_ms)
@@ -77,7 +76,7 @@ def _wait_or_probe(
     extra_ms = max(probe_ms - no_draft_ms, 0.0)
     if state.waited >= state.wait and state.credit_ms >= extra_ms:
         wait = min(2 * state.wait, rules.longest_wait)
-        after = replace(state, waited=0, wait=wait, credit_ms=state.credit_ms - extra_ms)
+        after = state._replace(waited=0, wait=wait, credit_ms=state.credit_ms - extra_ms)
         return ArmDecision(True, "probe", after)
     credit = state.credit_ms + rules.probe_share * no_draft_ms
-    return ArmDecision(False, "no-draft", replace(state, waited=state.waited + 1, credit_ms=credit))
+    return ArmDecision(False, "no-draft", state._replace(waited=state.waited + 1, credit_ms=credit))

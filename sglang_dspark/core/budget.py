@@ -7,7 +7,7 @@ come from earlier steps; `core/relay.py` sees to that.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -15,8 +15,7 @@ import numpy.typing as npt
 F64 = npt.NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(NamedTuple):
     budget: int  # drafts, over the whole batch
     tokens: float  # expected committed tokens, next tokens included
     ms: float  # predicted step time
@@ -29,11 +28,16 @@ class Choice:
 
 def expected_tokens(survival: npt.NDArray[np.floating]) -> F64:
     """tau by budget [R g + 1]: R next tokens and the best n of survival [R, g]."""
-    ascending = np.sort(survival, axis=None)
-    tau = np.empty(ascending.size + 1)
-    tau[0] = 0.0
-    np.cumsum(ascending[::-1], dtype=np.float64, out=tau[1:])
-    tau += survival.shape[0]
+    return tokens_of_scratch(survival.copy(order="K"))
+
+
+def tokens_of_scratch(survival: npt.NDArray[np.floating]) -> F64:
+    """`expected_tokens`, leaving `survival` in disorder; it must be contiguous."""
+    best_last = survival.ravel(order="K")
+    best_last.sort()
+    tau = np.empty(best_last.size + 1)
+    tau[0], tau[1:] = survival.shape[0], best_last[::-1]
+    np.add.accumulate(tau, out=tau)
     return tau
 
 
@@ -42,7 +46,7 @@ def search(tau: F64, step_ms: F64) -> Choice:
 
     tau, step_ms: [n + 1] by budget.
     """
-    budget = int(np.argmax(tau / step_ms))
+    budget = int((tau / step_ms).argmax())
     return at_budget(tau, step_ms, budget)
 
 

@@ -4,8 +4,9 @@
     T(R, C)    = no_draft(R, C)                        plain decode, one row per request
 
 Between measured sizes the price is linear. A size below the first one costs what the first one
-does. Beyond the last one it rises: extra rows are never free. With captured tiers a batch costs
-what the tier costs that it is padded up to.
+does. Beyond the last one it rises, as steeply as the last segment or the whole curve, whichever
+is more, else in proportion: more is never free. With captured tiers a batch costs what the tier
+costs that it is padded up to.
 """
 
 from __future__ import annotations
@@ -38,11 +39,12 @@ class StepCosts:
         max_rows = max([max_requests * (gamma + 1)] + [t.tokens for t in self.tiers])
         self._contexts = _extended_contexts(table.verify.contexts)
         self._verify = _dense_surface(table.verify, max_rows)  # [c', max_rows + 1]
-        self._draft = _dense_curve(table.draft, max_requests)
-        self._rest = _dense_curve(table.rest, max_requests)
-        self._no_draft, self._no_draft_contexts = None, self._contexts
+        once = _dense_curve(table.draft, max_requests) + _dense_curve(table.rest, max_requests)
+        self._once: list[float] = once.tolist()  # [max_requests + 1] draft + rest
+        self._no_draft: list[list[float]] | None = None  # [max_requests + 1][c']
+        self._no_draft_contexts = self._contexts
         if table.no_draft is not None:
-            self._no_draft = _dense_surface(table.no_draft, max_requests)
+            self._no_draft = _dense_surface(table.no_draft, max_requests).T.tolist()
             self._no_draft_contexts = _extended_contexts(table.no_draft.contexts)
         self._tier_cost = {
             entry.tier: _with_beyond(table.verify.contexts, np.array(entry.ms))
@@ -65,8 +67,15 @@ class StepCosts:
             grid = self._padded_costs(num_requests)[1][:, : num_requests * gamma + 1]
         else:
             grid = self._verify[:, num_requests:last]
-        step_ms = _at_context(self._contexts, grid, context_tokens)
-        step_ms += self._draft[num_requests] + self._rest[num_requests]
+        i, share = _segment(self._contexts, context_tokens)
+        once = self._once[num_requests]
+        if not share:
+            level: F64 = grid[i] + once
+            return level
+        step_ms: F64 = grid[i + 1] - grid[i]
+        step_ms *= share
+        step_ms += grid[i]
+        step_ms += once
         return step_ms
 
     def no_draft_ms(self, num_requests: int, context_tokens: int) -> float:
@@ -74,8 +83,9 @@ class StepCosts:
         if self._no_draft is None:
             return float("nan")
         self._check(num_requests, 0)
-        column = self._no_draft[:, num_requests : num_requests + 1]
-        return float(_at_context(self._no_draft_contexts, column, context_tokens)[0])
+        column = self._no_draft[num_requests]
+        i, share = _segment(self._no_draft_contexts, context_tokens)
+        return column[i] + share * (column[i + 1] - column[i]) if share else column[i]
 
     def num_rows(self, num_requests: int, budget: int) -> int:
         """Rows that a step with `budget` drafts runs: the captured size, or just its own rows."""
@@ -166,13 +176,12 @@ def _with_beyond(contexts: Sequence[int], grid: F64) -> F64:
     return np.concatenate([grid, (grid[-1] + slope * contexts[-1])[None]])
 
 
-def _at_context(contexts: Sequence[int], grid: F64, context_tokens: int) -> F64:
-    """A new array [...]: grid [c', ...] at one context, linear, past the last one included."""
+def _segment(contexts: Sequence[int], context_tokens: int) -> tuple[int, float]:
+    """(i, share): the price is that at context i plus `share` of the step to context i + 1.
+
+    Below the first context share is 0; past the last one it is above 1.
+    """
     if len(contexts) == 1 or context_tokens <= contexts[0]:
-        return np.array(grid[0])
-    hi = min(bisect_right(contexts, context_tokens), len(contexts) - 1)
-    low, high = contexts[hi - 1], contexts[hi]
-    priced: F64 = grid[hi] - grid[hi - 1]
-    priced *= (context_tokens - low) / (high - low)
-    priced += grid[hi - 1]
-    return priced
+        return 0, 0.0
+    i = min(bisect_right(contexts, context_tokens), len(contexts) - 1) - 1
+    return i, (context_tokens - contexts[i]) / (contexts[i + 1] - contexts[i])

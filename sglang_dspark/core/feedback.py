@@ -28,11 +28,18 @@ class AcceptanceFeedback:
         self._observed = np.zeros(gamma)
         self._prior, self._keep, self._keep_idle = prior_rows, keep, keep_idle
         self._factors = np.ones(gamma, dtype=np.float32)
+        self._raises = False
 
     @property
     def factors(self) -> F32:
         """[gamma] in 0..1.5, never increasing, so that scaled survivals keep their order."""
         return self._factors
+
+    def correct(self, survival: F32) -> None:
+        """Scale survivals [bs, g] in place, g <= gamma, and cut them to 1."""
+        survival *= self._factors[: survival.shape[1]]
+        if self._raises:
+            np.minimum(survival, np.float32(1), out=survival)
 
     def observe(self, survival: F32, draft_lens: npt.ArrayLike, accepted: npt.ArrayLike) -> None:
         """One verified step. survival: [bs, g] as it was when the windows were chosen;
@@ -55,3 +62,4 @@ class AcceptanceFeedback:
     def _refresh(self) -> None:
         ratio = (self._observed + self._prior) / (self._predicted + self._prior)
         self._factors = np.minimum.accumulate(np.minimum(ratio, 1.5)).astype(np.float32)
+        self._raises = bool(self._factors[0] > 1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -42,8 +42,7 @@ class Batch:
         return len(self.slots)
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(NamedTuple):
     """One step, decided. Predictions are NaN where there is no cost table or no confidences."""
 
     drafts: bool  # False: plain decode, no draft forward, one row per request

@@ -17,8 +17,8 @@ from sglang_dspark.core.arms import ArmRules, ArmState, decide_arm
 from sglang_dspark.core.budget import (
     Choice,
     at_budget,
-    expected_tokens,
     search,
+    tokens_of_scratch,
     with_least_gain,
 )
 from sglang_dspark.core.costs import StepCosts
@@ -50,9 +50,8 @@ class Outlook:
         """[n + 1] expected tokens by budget, n = requests x gamma limit."""
         survival = self.relay.read(batch.step, batch.slots, batch.generations, batch.gamma).survival
         if self.feedback is not None:
-            survival *= self.feedback.factors[: batch.gamma]
-            np.minimum(survival, np.float32(1), out=survival)
-        return expected_tokens(survival)
+            self.feedback.correct(survival)
+        return tokens_of_scratch(survival)
 
     def drafting_ms(self, batch: Batch) -> F64:
         """[n + 1] ms by budget; all NaN without a table."""

@@ -8,7 +8,7 @@ mean, never with 1, which would verify too much after every admission.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -19,15 +19,36 @@ F32 = npt.NDArray[np.float32]
 I64 = npt.NDArray[np.int64]
 
 _NOBODY = -1  # a generation that no request has; real ones are >= 0
-_NEVER = -1
 
 
-@dataclass(frozen=True, slots=True)
-class Lagged:
+class Lagged(NamedTuple):
     """What the budget of a step may know."""
 
     survival: F32  # [bs, g]
     known: npt.NDArray[np.bool_]  # [bs] own confidences of step - lag; elsewhere a learned mean
+
+
+class _Published(NamedTuple):
+    """One layer of the ring: what one step computed, for whom."""
+
+    step: int
+    who: tuple[bytes, bytes]
+    survival: F32  # [bs, g]
+
+    def find(
+        self, slots: I64, generations: I64, num_slots: int
+    ) -> tuple[npt.NDArray[np.bool_], I64]:
+        """Which of these requests were in the step [bs], and in which row of it [bs]."""
+        its_slots, its_generations = (np.frombuffer(b, dtype=np.int64) for b in self.who)
+        row_of_slot = np.full(num_slots, -1, dtype=np.int64)
+        row_of_slot[its_slots] = np.arange(len(its_slots))
+        rows = row_of_slot.take(slots)
+        return (rows >= 0) & (its_generations.take(rows) == generations), rows
+
+
+def _identify(slots: I64, generations: I64) -> tuple[bytes, bytes]:
+    """The batch as bytes: most steps keep it, and bytes compare faster than arrays by far."""
+    return np.asarray(slots, np.int64).tobytes(), np.asarray(generations, np.int64).tobytes()
 
 
 class ConfidenceRelay:
@@ -41,54 +62,44 @@ class ConfidenceRelay:
         if lag < 1:
             raise ValueError(f"lag {lag}: a budget must not see its own step (paper.md)")
         self.lag, self.gamma = lag, gamma
-        self._depth = lag + 1
-        self._survival = np.zeros((self._depth, num_slots, gamma), dtype=np.float32)
-        self._generation = np.full((self._depth, num_slots), _NOBODY, dtype=np.int64)
-        self._step = np.full(self._depth, _NEVER, dtype=np.int64)  # that each layer belongs to
+        self._ring: list[_Published | None] = [None] * (lag + 1)
         self._met = np.full(num_slots, _NOBODY, dtype=np.int64)  # generation that last drafted
-        self._flushed = _NEVER  # steps up to this one are forgotten
+        self._last: tuple[bytes, bytes] | None = None  # batch that published last
+        self._flushed = -1  # steps up to this one are forgotten
         self.prior = SurvivalPrior(gamma)
         self.typical = TypicalSurvival(gamma)
 
     def publish(self, step: int, slots: I64, generations: I64, survival: F32) -> None:
         """Store what `step` computed. slots, generations: [bs] *as that step was launched*;
-        survival: [bs, g], g <= gamma (a run-time gamma limit leaves the rest at 0).
+        survival: [bs, g], g <= gamma (a run-time gamma limit leaves the rest unknown).
 
-        May be called late, as long as it is before step + lag is planned; steps in order.
+        May be called late, as long as it is before step + lag is planned; steps in order. The
+        arrays are copied.
         """
-        if step <= self._flushed:
+        if step <= self._flushed or not len(slots):
             return
-        gamma = survival.shape[1]
-        layer = step % self._depth
-        self._step[layer] = step
-        self._generation[layer].fill(_NOBODY)
-        self._generation[layer, slots] = generations
-        if gamma < self.gamma:
-            self._survival[layer, slots, gamma:] = 0.0
-            self._survival[layer, slots, :gamma] = survival
-        else:
-            self._survival[layer, slots] = survival
-        new = self._met[slots] != generations
-        if new.any():
-            self.prior.add(survival[new])
-            self._met[slots] = generations
+        who, survival = _identify(slots, generations), survival.copy(order="K")
+        self._ring[step % len(self._ring)] = _Published(step, who, survival)
+        if who != self._last:
+            self._meet(slots, generations, survival)
+            self._last = who
         self.typical.add(step, survival)
 
     def read(self, step: int, slots: I64, generations: I64, gamma: int) -> Lagged:
-        """What step `step` may know about its requests, [bs, gamma].
+        """What step `step` may know about its requests, [bs, gamma]; a new array.
 
         slots, generations: [bs] of the coming batch.
         """
-        layer = (step - self.lag) % self._depth
-        if self._step[layer] != step - self.lag:
-            known = np.zeros(len(slots), dtype=np.bool_)
-            return Lagged(self._learned(slots, generations)[:, :gamma], known)
-        known = self._generation[layer].take(slots) == generations
-        survival = self._survival[layer].take(slots, axis=0)[:, :gamma]
-        if not known.all():
-            strange = ~known
-            learned = self._learned(slots[strange], generations[strange])
-            survival[strange] = learned[:, :gamma]
+        layer = self._ring[(step - self.lag) % len(self._ring)]
+        if layer is None or layer.step != step - self.lag:
+            nobody = np.zeros(len(slots), dtype=np.bool_)
+            return Lagged(self._learned(slots, generations)[:, :gamma], nobody)
+        if layer.who == _identify(slots, generations):
+            everybody = np.ones(len(slots), dtype=np.bool_)
+            return Lagged(_widened(layer.survival, gamma), everybody)
+        known, rows = layer.find(slots, generations, len(self._met))
+        survival = self._learned(slots, generations)[:, :gamma]
+        survival[known] = _widened(layer.survival, gamma)[rows[known]]
         return Lagged(survival, known)
 
     def flush(self, step: int) -> None:
@@ -97,12 +108,27 @@ class ConfidenceRelay:
         After a flush of SGLang's caches generations may start anew. What was learned stays.
         """
         self._flushed = step
-        self._step.fill(_NEVER)
-        self._generation.fill(_NOBODY)
+        self._ring = [None] * len(self._ring)
         self._met.fill(_NOBODY)
+        self._last = None
+
+    def _meet(self, slots: I64, generations: I64, survival: F32) -> None:
+        """Learn from the first blocks of new requests."""
+        new = self._met.take(slots) != generations
+        self.prior.add(survival[new])
+        self._met[slots] = generations
 
     def _learned(self, slots: I64, generations: I64) -> F32:
-        """[n, gamma]: new requests look like new ones did, the others like the batch lately."""
-        new = self._met[slots] != generations
+        """[bs, gamma]: new requests look like new ones did, the others like the batch lately."""
+        new = self._met.take(slots) != generations
         curves = np.where(new[:, None], self.prior.curve, self.typical.curve)
         return curves.astype(np.float32)
+
+
+def _widened(survival: F32, gamma: int) -> F32:
+    """A copy with gamma columns: cut, or 0 where the step drafted fewer."""
+    if survival.shape[1] >= gamma:
+        return survival[:, :gamma].copy(order="K")
+    wide = np.zeros((len(survival), gamma), dtype=np.float32)
+    wide[:, : survival.shape[1]] = survival
+    return wide

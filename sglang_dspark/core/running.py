@@ -49,7 +49,7 @@ class TypicalSurvival:
     After many steps without drafts a single probe replaces it nearly whole.
     """
 
-    def __init__(self, gamma: int, keep_per_step: float = 0.8) -> None:
+    def __init__(self, gamma: int, keep_per_step: float = 0.6) -> None:
         self._mean = first_guess(gamma)
         self._keep = keep_per_step
         self._last_step: int | None = None
@@ -57,15 +57,17 @@ class TypicalSurvival:
     @property
     def curve(self) -> F64:
         """[gamma] survival of a request whose last step did not draft; never increasing."""
-        return self._mean
+        curve: F64 = np.minimum.accumulate(self._mean)
+        return curve
 
-    def add(self, step: int, survival: npt.NDArray[np.floating]) -> None:
-        """survival: [n, g] of everything drafted in `step`."""
+    def add(self, step: int, survival: F32) -> None:
+        """survival: [n, g] of everything drafted in `step`, n > 0; positions past g keep theirs."""
         n, gamma = survival.shape
-        if n == 0:
-            return
-        elapsed = np.inf if self._last_step is None else max(step - self._last_step, 1)
-        weight = 1.0 - self._keep**elapsed
+        kept = 0.0
+        if self._last_step is not None:
+            kept = self._keep ** max(step - self._last_step, 1)
         self._last_step = step
-        self._mean[:gamma] += weight * (survival.mean(0, dtype=np.float64) - self._mean[:gamma])
-        np.minimum.accumulate(self._mean, out=self._mean)
+        mean = self._mean[:gamma]
+        mean *= kept
+        # A product with ones adds up columns five times faster than `mean(0)`.
+        mean += np.ones(n, dtype=np.float32) @ survival * ((1.0 - kept) / n)

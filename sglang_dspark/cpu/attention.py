@@ -27,7 +27,7 @@ def attend(
     scale: float,
 ) -> Tensor:
     """[rows, heads, head_dim]"""
-    out = None
+    out = torch.empty_like(q) if len(plan.groups) > 1 else q
     for group in plan.groups:
         k, v = _gather(k_pool, group, q.dtype), _gather(v_pool, group, q.dtype)
         rows = q if group.padded_from is None else q.index_select(0, group.padded_from)
@@ -39,7 +39,6 @@ def attend(
             done = done.index_select(0, group.packed_from)
         if group.packed_rows is None:
             return done
-        out = torch.empty_like(q) if out is None else out
         out.index_copy_(0, group.packed_rows, done)
     return out
 

@@ -20,6 +20,9 @@ MAX_BATCHED_ROWS = 32
 MIN_PADDING_SAVED = 2048
 
 
+MaskKey = tuple[bool, int, int, torch.dtype]
+
+
 @dataclass(frozen=True, slots=True)
 class RowGroup:
     """Requests attended together. Every request has at least one row and one KV position."""
@@ -32,7 +35,7 @@ class RowGroup:
     padded_from: Tensor | None  # [num_reqs * max_rows] packed row to put there; None: as they are
     packed_rows: Tensor | None  # [rows] packed rows of this group; None: all of the forward
     packed_from: Tensor | None  # [rows] padded row of each packed row; None: as they are
-    masks: dict[tuple, Tensor | None] = field(default_factory=dict)
+    masks: dict[MaskKey, Tensor | None] = field(default_factory=dict)
 
     @property
     def num_reqs(self) -> int:
@@ -42,7 +45,9 @@ class RowGroup:
     def max_kv(self) -> int:
         return self.kv_slots.shape[1]
 
-    def mask(self, *, causal: bool, window: int, heads_per_kv: int, dtype: torch.dtype):
+    def mask(
+        self, *, causal: bool, window: int, heads_per_kv: int, dtype: torch.dtype
+    ) -> Tensor | None:
         """Additive [num_reqs, 1, max_rows * heads_per_kv, max_kv], or None where all is visible.
 
         window: how many positions before a row (and, not causal, after it) it sees; -1 for all.
@@ -52,7 +57,9 @@ class RowGroup:
             self.masks[key] = self._build_mask(*key)
         return self.masks[key]
 
-    def _build_mask(self, causal: bool, window: int, heads_per_kv: int, dtype: torch.dtype):
+    def _build_mask(
+        self, causal: bool, window: int, heads_per_kv: int, dtype: torch.dtype
+    ) -> Tensor | None:
         allowed = visible(
             kv_lens=self.kv_lens,
             row_counts=self.row_counts,
@@ -188,7 +195,8 @@ def _kv_slots(
     if width < max_kv:
         slots = torch.nn.functional.pad(slots, (0, max_kv - width))
     if new_slots is not None:
-        flat, packed = [], []
+        flat: list[int] = []
+        packed: list[int] = []
         for row, (length, count, first) in enumerate(zip(lens, counts, first_rows, strict=True)):
             end = row * max_kv + length
             flat.extend(range(end - count, end))

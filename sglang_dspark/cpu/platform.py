@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sglang_dspark.cpu import pool_size, threads
+from sglang_dspark.cpu import memory, pool_size, threads
 from sglang_dspark.seam import cpu_platform as seam
 
 
@@ -65,6 +65,7 @@ class CpuPlatform(seam.CpuDeviceMixin, seam.SRTPlatform):
         from sglang_dspark.seam import cpu_layers
 
         threads.set_default_threads()
+        memory.keep_freed_memory()
         seam.register_attention_backend(_create_attention_backend)
         cpu_layers.register_forwards(
             self.get_dispatch_key_name(),

@@ -3,29 +3,42 @@
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+
+import numpy as np
+
+from sglang_dspark.core.calibration_live import LiveCalibration
+from sglang_dspark.engine.planner import FinishedStep, LaunchedStep
+
+# Between two decode steps this far apart the server was idle or ran a prefill.
+IDLE_S = 1.0
 
 
 class StepMetrics:
     """Sums and counts since start or `clear`; ratios are for the reader to form.
 
-    Accepted counts reach the host with the scheduler's results, in step order, so reading them
-    costs the step nothing.
+    Outcomes reach the host with the scheduler's results, so reading them costs the step nothing.
     """
 
     def __init__(self, gamma: int) -> None:
         self._gamma = gamma
-        self._pending: deque[bool] = deque()  # of each unreported decode step: did it draft?
         self.clear()
 
     def clear(self) -> None:
         self._seconds = {"draft": 0.0, "verify": 0.0, "step": 0.0}
+        self._reasons: Counter[str] = Counter()
         self._steps = self._no_draft_steps = 0
-        self._verified = self._accepted = 0
-        self._accepted_histogram = [0] * (self._gamma + 1)
+        self._requests = self._verified = self._accepted = 0
+        self._drafted = self._rows = 0
+        self._ceiling = self._ceiling_requests = 0
+        self._accepted_histogram = np.zeros(self._gamma + 1, dtype=np.int64)
+        self._draft_len_histogram = np.zeros(self._gamma + 1, dtype=np.int64)
+        self._predicted_ms = self._actual_ms = 0.0
+        self._priced_steps = 0
+        self._last: LaunchedStep | None = None
 
     @contextmanager
     def time(self, part: str) -> Iterator[None]:
@@ -34,33 +47,72 @@ class StepMetrics:
         yield
         self._seconds[part] += time.perf_counter() - start
 
-    def note_step(self, drafted: bool) -> None:
+    @property
+    def seconds(self) -> dict[str, float]:
+        """Host seconds of each part since start or `clear`; a copy."""
+        return dict(self._seconds)
+
+    def note_launch(self, step: LaunchedStep) -> None:
+        """A decode step begins; the one before it lasted until now, the scheduler's share too."""
+        step.started_s = time.perf_counter()
         self._steps += 1
-        self._no_draft_steps += not drafted
-        self._pending.append(drafted)
-
-    def note_accepted(self, accepted: list[int]) -> None:
-        """Accepted drafts of each request of the oldest unreported step."""
-        if not self._pending or not self._pending.popleft():
+        self._no_draft_steps += not step.plan.drafts
+        self._reasons[step.plan.reason] += 1
+        self._rows += step.plan.num_rows
+        last, self._last = self._last, step
+        if last is None or last.batch.step != step.batch.step - 1:
             return
-        self._verified += len(accepted)
-        self._accepted += sum(accepted)
-        for count in accepted:
-            self._accepted_histogram[count] += 1
+        elapsed_s = step.started_s - last.started_s
+        if elapsed_s < IDLE_S and not np.isnan(last.plan.predicted_ms):
+            self._priced_steps += 1
+            self._predicted_ms += last.plan.predicted_ms
+            self._actual_ms += elapsed_s * 1e3
 
-    def snapshot(self) -> dict[str, Any]:
-        """Plain numbers for `/server_info`."""
-        accept_length = 1 + self._accepted / self._verified if self._verified else None
+    def note_finished(self, done: FinishedStep) -> None:
+        """Outcome of a decode step; no-draft steps verify nothing and do not count."""
+        if not done.step.plan.drafts:
+            return
+        self._requests += len(done.accepted)
+        self._drafted += done.width * len(done.accepted)
+        self._verified += int(done.draft_lens.sum())
+        self._accepted += int(done.accepted.sum())
+        self._accepted_histogram += np.bincount(done.accepted, minlength=self._gamma + 1)
+        self._draft_len_histogram += np.bincount(done.draft_lens, minlength=self._gamma + 1)
+        if done.ceiling is not None:
+            self._ceiling += int(done.ceiling.sum())
+            self._ceiling_requests += len(done.ceiling)
+
+    def snapshot(self, live: LiveCalibration) -> dict[str, Any]:
+        """Plain numbers for `/server_info`; see the README for what each one means."""
         overhead = self._seconds["step"] - self._seconds["draft"] - self._seconds["verify"]
         return {
             "steps": self._steps,
             "no_draft_steps": self._no_draft_steps,
-            "verified_requests": self._verified,
+            "step_reasons": dict(self._reasons),
+            "verified_requests": self._requests,
+            "drafted": self._drafted,
+            "verified_drafts": self._verified,
             "accepted_drafts": self._accepted,
-            "accepted_histogram": list(self._accepted_histogram),
-            "accept_length": accept_length,
+            "accepted_histogram": self._accepted_histogram.tolist(),
+            "draft_len_histogram": self._draft_len_histogram.tolist(),
+            "accept_length": _ratio(self._accepted, self._requests, plus=1.0),
+            "ceiling_accept_length": _ratio(self._ceiling, self._ceiling_requests, plus=1.0),
+            "trim_ratio": _ratio(self._drafted - self._verified, self._drafted),
+            "planned_rows": self._rows,
+            "predicted_step_ms": _ratio(self._predicted_ms, self._priced_steps),
+            "actual_step_ms": _ratio(self._actual_ms, self._priced_steps),
+            "calibration_error": _plain(live.ece),
+            "calibration_bias": _plain(live.bias),
             "step_seconds": self._seconds["step"],
             "draft_forward_seconds": self._seconds["draft"],
             "target_forward_seconds": self._seconds["verify"],
             "overhead_seconds": overhead,
         }
+
+
+def _ratio(total: float, count: float, plus: float = 0.0) -> float | None:
+    return plus + total / count if count else None
+
+
+def _plain(values: np.ndarray) -> list[float | None]:
+    return [None if np.isnan(value) else float(value) for value in values]

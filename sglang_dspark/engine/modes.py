@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
 from torch import Tensor
 
+from sglang_dspark.engine.rules import Rule, Verified
 from sglang_dspark.ops.allocate import allocate
 from sglang_dspark.ops.layout import RowLayout, row_layout
+from sglang_dspark.ops.markov import DraftBlock
+
+VARIABLE = "SGLANG_RAGGED_VERIFY_MODE"  # SGLang's own
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,12 +24,19 @@ class Choice:
     layout: RowLayout | None  # packed rows; None: all rows of every request
 
 
+WHOLE_BLOCK = Choice(None, None)
+
+
 class VerifyMode(Protocol):
     name: ClassVar[str]
     schedules: ClassVar[bool]  # whether confidences and a budget decide the windows
 
-    def choose(self, survival: Tensor | None, budget: int | None) -> Choice:
-        """survival [bs, g] of the current block, where `schedules`; budget in drafts, None = all."""
+    def choose(self, survival: Tensor, budget: int) -> Choice:
+        """survival [bs, g] of the current block; budget in drafts over the batch."""
+
+    def ceiling(self, rule: Rule, block: DraftBlock, logits: Tensor) -> Tensor | None:
+        """[bs] drafts that the whole block would have committed, where all rows were verified
+        and the window may have cut some off."""
 
 
 class Static:
@@ -33,8 +45,11 @@ class Static:
     name = "static"
     schedules = False
 
-    def choose(self, survival: Tensor | None, budget: int | None) -> Choice:
-        return Choice(None, None)
+    def choose(self, survival: Tensor, budget: int) -> Choice:
+        return WHOLE_BLOCK
+
+    def ceiling(self, rule: Rule, block: DraftBlock, logits: Tensor) -> None:
+        return None
 
 
 class CapAccept:
@@ -43,10 +58,12 @@ class CapAccept:
     name = "cap-accept"
     schedules = True
 
-    def choose(self, survival: Tensor | None, budget: int | None) -> Choice:
-        if survival is None or budget is None:
-            return Choice(None, None)
+    def choose(self, survival: Tensor, budget: int) -> Choice:
         return Choice(allocate(survival, budget), None)
+
+    def ceiling(self, rule: Rule, block: DraftBlock, logits: Tensor) -> Tensor:
+        # The same noise as the committed decision: this is what the window cut off.
+        return rule.accept(block, Verified(logits, None, None)).accepted
 
 
 class Compact:
@@ -55,14 +72,20 @@ class Compact:
     name = "compact"
     schedules = True
 
-    def choose(self, survival: Tensor | None, budget: int | None) -> Choice:
-        if survival is None or budget is None:
-            return Choice(None, None)
+    def choose(self, survival: Tensor, budget: int) -> Choice:
         bs, num_drafts = survival.shape
         draft_lens = allocate(survival, budget)
         # The budget is always used up, so the host knows the number of rows.
         num_rows = bs + max(0, min(budget, bs * num_drafts))
         return Choice(draft_lens, row_layout(draft_lens, num_rows))
 
+    def ceiling(self, rule: Rule, block: DraftBlock, logits: Tensor) -> None:
+        return None
+
 
 MODES: dict[str, type[VerifyMode]] = {mode.name: mode for mode in (Static, CapAccept, Compact)}
+
+
+def verify_mode(environment: Mapping[str, str]) -> str:
+    """The mode that a server starts in."""
+    return environment.get(VARIABLE) or Static.name

@@ -1,53 +1,172 @@
-"""How many drafts the next step drafts and verifies; without a cost table: the block, or none."""
+"""From confidences to the plan of a step: holds what outlasts a step, asks `core` for decisions."""
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any
 
-from sglang_dspark.settings import NoDraft
+import numpy as np
 
-
-@dataclass(frozen=True, slots=True)
-class StepPlan:
-    num_drafts: int  # drafted per request; 0: a no-draft step
-    budget: int | None = None  # drafts verified over the batch; None: all of them
-
-
-class Planner(Protocol):
-    def plan(self) -> StepPlan:
-        """The coming step; called once per decode step."""
-
-
-class Fixed:
-    """Every step alike."""
-
-    def __init__(self, num_drafts: int) -> None:
-        self._plan = StepPlan(num_drafts)
-
-    def plan(self) -> StepPlan:
-        return self._plan
+from sglang_dspark.core.arms import ArmRules
+from sglang_dspark.core.calibration_live import LiveCalibration
+from sglang_dspark.core.costs import StepCosts
+from sglang_dspark.core.feedback import AcceptanceFeedback
+from sglang_dspark.core.plan import Batch, Plan
+from sglang_dspark.core.planner import NeverDraft, Outlook, Pinned, Planner, Searching, VerifyAll
+from sglang_dspark.core.relay import ConfidenceRelay
+from sglang_dspark.engine.modes import MODES
+from sglang_dspark.engine.steering import Steering
+from sglang_dspark.seam.batch import I64, HostCopy
 
 
 class Alternate:
-    """`period` steps with drafts, `period` without, and so on."""
+    """`period` steps of one planner, then as many of the other."""
 
-    def __init__(self, num_drafts: int, period: int) -> None:
-        self._kinds = (StepPlan(num_drafts), StepPlan(0))
-        self._period = period
+    def __init__(self, planners: tuple[Planner, Planner], period: int) -> None:
+        self._planners, self._period = planners, period
+
+    def plan(self, batch: Batch) -> Plan:
+        return self._planners[batch.step // self._period % 2].plan(batch)
+
+
+@dataclass(slots=True)
+class LaunchedStep:
+    """A decode step whose results the host has not seen yet."""
+
+    plan: Plan
+    batch: Batch
+    survival: HostCopy | None = None  # [bs, g]; of scheduled steps that drafted
+    draft_lens: HostCopy | None = None  # [bs]; None: the whole block
+    result: Any = None  # SGLang's result of the step; its tensors reach the host with it
+    started_s: float = 0.0  # host clock
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedStep:
+    """A decode step with its outcome on the host."""
+
+    step: LaunchedStep
+    accepted: I64  # [bs] committed drafts
+
+    @property
+    def width(self) -> int:
+        """Drafts proposed per request."""
+        return self.step.batch.gamma if self.step.plan.drafts else 0
+
+    @property
+    def draft_lens(self) -> I64:
+        """[bs] drafts verified (judged, in cap-accept)."""
+        if self.step.draft_lens is None:
+            return np.full_like(self.accepted, self.width)
+        return self.step.draft_lens.numpy()
+
+    @property
+    def ceiling(self) -> I64 | None:
+        """[bs] drafts that the whole block would have committed; known in cap-accept only."""
+        lens = getattr(self.step.result, "block_accept_lens", None)
+        return None if lens is None else lens.numpy().astype(np.int64) - 1
+
+
+class StepPlanner:
+    """Plans every decode step and learns from the finished ones.
+
+    Lossless because of what it may see: the plan of step t is made before its draft, from
+    confidences of step t - lag and earlier and from acceptances of finished steps (paper.md,
+    "What keeps it lossless").
+    """
+
+    def __init__(
+        self, gamma: int, num_slots: int, lag: int, costs: StepCosts | None, steering: Steering
+    ) -> None:
+        self.costs = costs
+        self.live = LiveCalibration(gamma)
+        self._lag = lag
+        self._relay = ConfidenceRelay(num_slots, gamma, lag)
+        self._feedback = AcceptanceFeedback(gamma)
         self._step = -1
+        self._prepared: Plan | None = None
+        self._batch: Batch | None = None
+        self._unpublished: deque[LaunchedStep] = deque()
+        self._launched: deque[LaunchedStep] = deque()
+        self.steer(steering)
 
-    def plan(self) -> StepPlan:
+    def steer(self, steering: Steering) -> None:
+        """Take a new choice from the next step on."""
+        self.steering = steering
+        self._schedules = MODES[steering.mode].schedules
+        self._planner = self._build(steering)
+
+    def _build(self, steering: Steering) -> Planner:
+        outlook = Outlook(self._relay, self.costs, self._feedback if self._schedules else None)
+        drafting = self._build_drafting(steering, outlook)
+        match steering.no_draft.mode:
+            case "on":
+                return NeverDraft(outlook)
+            case "alternate":
+                return Alternate((drafting, NeverDraft(outlook)), steering.no_draft.period)
+        return drafting
+
+    def _build_drafting(self, steering: Steering, outlook: Outlook) -> Planner:
+        if steering.pin is not None:
+            return Pinned(outlook, steering.pin)
+        if not self._schedules or self.costs is None:
+            return VerifyAll(outlook)
+        arms = ArmRules() if steering.no_draft.mode == "auto" else None
+        return Searching(outlook, self.costs, arms=arms)
+
+    def prepare(self, slots: I64, generations: I64, context_tokens: int) -> None:
+        """Plan the coming step. Called once per decode step, before its forward."""
         self._step += 1
-        return self._kinds[self._step // self._period % 2]
+        while self._unpublished and self._unpublished[0].batch.step <= self._step - self._lag:
+            self._publish(self._unpublished.popleft())
+        self._batch = Batch(
+            step=self._step,
+            slots=slots,
+            generations=generations,
+            context_tokens=context_tokens,
+            gamma=self.steering.gamma_limit,
+        )
+        self._prepared = self._planner.plan(self._batch)
 
+    def take(self) -> LaunchedStep | None:
+        """The step that was prepared, as it is launched; None when none was."""
+        if self._prepared is None or self._batch is None:
+            return None
+        step = LaunchedStep(self._prepared, self._batch)
+        self._prepared = None
+        self._launched.append(step)
+        return step
 
-def build_planner(setting: NoDraft, gamma: int) -> Planner:
-    """The planner that the settings file asks for."""
-    match setting.mode:
-        case "off":
-            return Fixed(gamma)
-        case "on":
-            return Fixed(0)
-        case "alternate":
-            return Alternate(gamma, setting.period)
+    def note_confidence(
+        self, step: LaunchedStep, survival: HostCopy, lens: HostCopy | None
+    ) -> None:
+        """The step drafted and scheduled; its survivals feed later plans."""
+        step.survival, step.draft_lens = survival, lens
+        self._unpublished.append(step)
+
+    def note_finished(self, accepted: list[int]) -> FinishedStep | None:
+        """Results of the oldest launched step: committed drafts per request."""
+        if not self._launched:
+            return None
+        step = self._launched.popleft()
+        done = FinishedStep(step, np.array(accepted, dtype=np.int64))
+        if step.survival is None or not done.draft_lens.any():
+            if self._schedules:
+                self._feedback.idle()
+            return done
+        survival = step.survival.numpy()
+        self._feedback.observe(survival, done.draft_lens, done.accepted)
+        # Cap-accept has judged the whole block: every position tells about the confidences.
+        tried = done.draft_lens if done.ceiling is None else np.full_like(done.accepted, done.width)
+        self.live.add(survival, tried, done.accepted if done.ceiling is None else done.ceiling)
+        return done
+
+    def flush(self) -> None:
+        """SGLang emptied its caches: no earlier confidence may be lent."""
+        self._relay.flush(self._step)
+
+    def _publish(self, step: LaunchedStep) -> None:
+        assert step.survival is not None
+        batch = step.batch
+        self._relay.publish(batch.step, batch.slots, batch.generations, step.survival.numpy())

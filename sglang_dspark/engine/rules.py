@@ -1,4 +1,4 @@
-"""How a batch draws and accepts tokens: one rule object per step, chosen by what the batch holds."""
+"""How a batch draws and accepts tokens: a rule object per step, chosen by what the batch holds."""
 
 from __future__ import annotations
 

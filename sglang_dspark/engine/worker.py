@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -10,17 +11,27 @@ from torch import Tensor
 
 from sglang_dspark import __version__
 from sglang_dspark.engine.metrics import StepMetrics
-from sglang_dspark.engine.modes import Static, VerifyMode
-from sglang_dspark.engine.planner import build_planner
+from sglang_dspark.engine.modes import MODES, WHOLE_BLOCK, Choice, Static, VerifyMode
+from sglang_dspark.engine.planner import LaunchedStep, StepPlanner
 from sglang_dspark.engine.requests import RequestSeeds
 from sglang_dspark.engine.rules import GreedyRule, Noise, Requested, Rule, SampledRule, Verified
+from sglang_dspark.engine.setup import set_up
+from sglang_dspark.engine.steering import Steering, SteeringError
 from sglang_dspark.ops.accept import Accepted
 from sglang_dspark.ops.markov import DraftBlock, sample_block
 from sglang_dspark.ops.noise import BlockNoise, CoupledNoise
+from sglang_dspark.ops.survival import confidences, survivals
+from sglang_dspark.seam.batch import HostCopy, batch_slots, context_tokens
 from sglang_dspark.seam.sampling import read_params
 from sglang_dspark.seam.target import TargetRows, prefill_positions
 from sglang_dspark.seam.window import Window
-from sglang_dspark.seam.worker_base import Publish, WorkerBase, decode_result, prefill_result
+from sglang_dspark.seam.worker_base import (
+    Publish,
+    WorkerBase,
+    decode_result,
+    prefill_result,
+    publish_nothing,
+)
 from sglang_dspark.settings import load_settings
 
 logger = logging.getLogger(__name__)
@@ -31,35 +42,54 @@ class DSparkWorker(WorkerBase):
 
     def __init__(self, server_args: Any, gpu_id: int, nccl_port: int, target_worker: Any) -> None:
         super().__init__(server_args, gpu_id, nccl_port, target_worker)
-        settings = load_settings()
-        self._mode: VerifyMode = Static()
-        self._planner = build_planner(settings.no_draft, self.gamma)
+        self._settings = load_settings()
         self._metrics = StepMetrics(self.gamma)
         self._noise = Noise(
             BlockNoise(self.gamma, self.device), CoupledNoise(self.vocab_size, self.device)
         )
         self._random_seed = target_worker.random_seed
-        self._seeds: RequestSeeds | None = None  # needs the request table, made later
-        draft = self.draft_runner.model.draft
-        logger.info(
-            "sglang-dspark %s serves DSPARK: draft=%s gamma=%d (trained %d) markov=%s rank %d, "
-            "verify mode=%s, no_draft=%s, draft attention=%s",
-            __version__,
-            draft.path,
-            self.gamma,
-            draft.gamma,
-            draft.markov_head_type,
-            draft.markov_rank,
-            self._mode.name,
-            settings.no_draft.mode,
-            self.draft_runner.attention_backend,
-        )
+        self._control_error: str | None = None
         if self.draft_warning:
             logger.warning("sglang-dspark: %s", self.draft_warning)
 
     def alloc_memory_pool(self, *args: Any, **kwargs: Any) -> None:
         super().alloc_memory_pool(*args, **kwargs)
         self._seeds = RequestSeeds(self.num_request_slots, self._random_seed, self.device)
+
+    def init_cuda_graphs(self) -> None:
+        """SGLang's last call before serving: everything that steps need is in place."""
+        super().init_cuda_graphs()
+        self._mode: VerifyMode = Static()  # while a cost table is measured
+        self._setup = set_up(self, self._settings)
+        self._metrics.clear()
+        temperatures = self._setup.calibration.temperatures
+        self._temperatures = torch.tensor(temperatures, device=self.device)
+        self._plans = StepPlanner(
+            self.gamma,
+            self.num_request_slots,
+            2 if self.overlaps else 1,
+            self._setup.costs,
+            self._setup.steering,
+        )
+        self._apply(self._setup.steering)
+        self._log_summary()
+
+    def _log_summary(self) -> None:
+        draft, steering = self.draft_runner.model.draft, self._setup.steering
+        logger.info(
+            "sglang-dspark %s serves DSPARK: draft=%s gamma=%d (trained %d) markov=%s rank %d, "
+            "verify mode=%s, cost table=%s, no_draft=%s, draft attention=%s",
+            __version__,
+            draft.path,
+            self.gamma,
+            draft.gamma,
+            draft.markov_head_type,
+            draft.markov_rank,
+            steering.mode,
+            self._setup.table_name,
+            steering.no_draft.mode,
+            self.draft_runner.attention_backend,
+        )
 
     def prefill(self, batch: Any, publish: Publish) -> Any:
         """Run prompt rows, keep their draft KV, draw the first token of each request."""
@@ -74,27 +104,66 @@ class DSparkWorker(WorkerBase):
 
     def decode(self, batch: Any, publish: Publish) -> Any:
         """One step of every running request, with a drafted block or as plain decode."""
-        plan = self._planner.plan()
-        self._metrics.note_step(plan.num_drafts > 0)
-        step = self._speculate if plan.num_drafts else self._advance
-        with self._metrics.time("step"):
-            return step(batch, plan.num_drafts, plan.budget, publish)
+        step = self._plans.take()
+        if step is None:  # without overlap SGLang does not ask for a plan beforehand
+            self._prepare(batch)
+            step = self._plans.take()
+        self._metrics.note_launch(step)
+        step.result = self.run_step(batch, step, publish)
+        return step.result
 
-    def _speculate(
-        self, batch: Any, num_drafts: int, budget: int | None, publish: Publish
-    ) -> Any:
+    def run_step(self, batch: Any, step: LaunchedStep, publish: Publish = publish_nothing) -> Any:
+        """Carry out a planned step."""
+        with self._metrics.time("step"):
+            run = self._speculate if step.plan.drafts else self._advance
+            return run(batch, step, publish)
+
+    def step_parts_ms(self, run: Callable[[], None]) -> tuple[float, float, float]:
+        """(draft forward, target forward, whole step) host ms of one step that `run` makes."""
+        before = self._metrics.seconds
+        run()
+        self.synchronize()
+        after = self._metrics.seconds
+        return tuple((after[p] - before[p]) * 1e3 for p in ("draft", "verify", "step"))
+
+    def _prepare(self, batch: Any, future_map: Any = None) -> None:
+        """SGLang's budget-prepare call, made before the forward of every batch under overlap."""
+        if batch.forward_mode.is_decode():
+            self._plans.prepare(*batch_slots(batch), context_tokens(batch))
+
+    def get_confidence_budget_prepare(self) -> Any:
+        return self._prepare
+
+    def _speculate(self, batch: Any, step: LaunchedStep, publish: Publish) -> Any:
         anchors, seq_lens = batch.spec_info.bonus_tokens, batch.seq_lens
+        num_drafts = step.batch.gamma
         window = self.windows.build(batch, num_drafts + 1)
         rule = self._rule(batch, seq_lens, num_drafts)
-        block = self._draft(batch, anchors, window, rule, num_drafts)
-        choice = self._mode.choose(None, budget)
+        block, hidden = self._draft(batch, anchors, window, rule, num_drafts)
+        choice = self._choose(step, block, hidden, anchors)
         ids = torch.cat([anchors.unsqueeze(1), block.tokens], 1)
         with self._metrics.time("verify"):
             rows = self.target.verify(batch, ids, window, choice.layout)
         accepted = rule.accept(block, Verified(rows.logits, choice.layout, choice.draft_lens))
-        return self._commit(rows, block.tokens, accepted, seq_lens, publish)
+        ceiling = self._mode.ceiling(rule, block, rows.logits)
+        return self._commit(
+            rows, block.tokens, accepted, seq_lens, publish, choice.draft_lens, ceiling
+        )
 
-    def _advance(self, batch: Any, num_drafts: int, budget: int | None, publish: Publish) -> Any:
+    def _choose(
+        self, step: LaunchedStep, block: DraftBlock, hidden: Tensor, anchors: Tensor
+    ) -> Choice:
+        """Which drafts fill the budget: the best survivals of this very block."""
+        if not self._mode.schedules:
+            return WHOLE_BLOCK
+        previous = torch.cat([anchors.unsqueeze(1), block.tokens[:, :-1]], 1)
+        logits = self.draft_runner.model.confidence_head.logits(hidden, previous)
+        survival = survivals(confidences(logits, self._temperatures))  # [bs, g]
+        choice = self._mode.choose(survival, step.plan.budget)
+        self._plans.note_confidence(step, HostCopy(survival), HostCopy(choice.draft_lens))
+        return choice
+
+    def _advance(self, batch: Any, step: LaunchedStep, publish: Publish) -> Any:
         """The no-draft form: one row per request, draft KV kept complete."""
         anchors, seq_lens = batch.spec_info.bonus_tokens, batch.seq_lens
         window = self.windows.build(batch, 1)
@@ -107,19 +176,21 @@ class DSparkWorker(WorkerBase):
 
     def _draft(
         self, batch: Any, anchors: Tensor, window: Window, rule: Rule, num_drafts: int
-    ) -> DraftBlock:
-        """Propose x_1..x_g of every request."""
+    ) -> tuple[DraftBlock, Tensor]:
+        """Propose x_1..x_g of every request; their hidden states [bs, g, H] beside them."""
         model, bs = self.draft_runner.model, anchors.shape[0]
         with self._metrics.time("draft"):
             hidden = self.draft_runner.forward(batch, anchors, window, num_drafts)
             logits = model.base_logits(hidden)
-        return sample_block(
+        hidden = hidden.view(bs, num_drafts, -1)
+        block = sample_block(
             logits.view(bs, num_drafts, -1),
-            hidden.view(bs, num_drafts, -1),
+            hidden,
             anchors,
             model.markov_head,
             rule.chooser(num_drafts),
         )
+        return block, hidden
 
     def _commit(
         self,
@@ -128,6 +199,8 @@ class DSparkWorker(WorkerBase):
         accepted: Accepted,
         seq_lens: Tensor,  # [bs] committed before this step
         publish: Publish,
+        draft_lens: Tensor | None = None,
+        ceiling: Tensor | None = None,
     ) -> Any:
         """Publish the new lengths, write draft KV, lay out the committed tokens."""
         num_committed = accepted.accepted + 1
@@ -139,7 +212,15 @@ class DSparkWorker(WorkerBase):
         next_token = accepted.next_token.unsqueeze(1)
         tokens = torch.cat([drafts, next_token], 1)
         tokens.scatter_(1, accepted.accepted.unsqueeze(1), next_token)
-        return decode_result(rows, tokens, num_committed, accepted.next_token, new_seq_lens)
+        return decode_result(
+            rows,
+            tokens,
+            num_committed,
+            accepted.next_token,
+            new_seq_lens,
+            draft_lens=draft_lens,
+            ceiling=ceiling,
+        )
 
     def _rule(self, batch: Any, anchors: Tensor, num_drafts: int) -> Rule:
         """The law of this step; anchors [bs] are the positions that key its noise."""
@@ -165,15 +246,55 @@ class DSparkWorker(WorkerBase):
     def on_verify_complete_cpu(
         self, num_correct_drafts_per_req: list[int], batch_size: int = 0
     ) -> None:
-        self._metrics.note_accepted(num_correct_drafts_per_req)
+        done = self._plans.note_finished(num_correct_drafts_per_req)
+        if done is not None:
+            self._metrics.note_finished(done)
+
+    def clear_cache_pool(self) -> None:
+        """SGLang flushed its caches."""
+        self._plans.flush()
+
+    def steer(self, request: Mapping[str, Any]) -> None:
+        """Change settings between steps.
+
+        Raises:
+            SteeringError: a value that cannot take effect; nothing was changed.
+        """
+        self._apply(self._plans.steering.changed(request, self._setup.prepared))
+
+    def try_steer(self, request: Mapping[str, Any]) -> bool:
+        """`steer` for the control endpoint: a refusal is kept for the answer."""
+        try:
+            self.steer(request)
+        except SteeringError as error:
+            self._control_error = str(error)
+            return False
+        self._control_error = None
+        return True
+
+    def set_dspark_forced_budget_frac(self, frac: float | None) -> None:
+        """SGLang's own switch for a pinned budget, used by its profiler."""
+        self.steer({"dspark_budget_fraction": frac})
+
+    def _apply(self, steering: Steering) -> None:
+        self._mode = MODES[steering.mode]()
+        self._plans.steer(steering)
 
     def dump_info_records(self) -> dict[str, Any]:
         """Shown by `/server_info` as `dspark_info_record`."""
+        steering = self._plans.steering
         return {
             "worker": f"sglang-dspark {__version__}",
             "gamma": self.gamma,
-            "mode": self._mode.name,
-            **self._metrics.snapshot(),
+            "mode": steering.mode,
+            "gamma_limit": steering.gamma_limit,
+            "no_draft": steering.no_draft.mode,
+            "pinned_drafts": steering.pin.drafts if steering.pin else None,
+            "pinned_fraction": steering.pin.fraction if steering.pin else None,
+            "cost_table": self._setup.table_name,
+            "cost_table_reasons": list(self._setup.table.reasons) if self._setup.table else [],
+            "control_error": self._control_error,
+            **self._metrics.snapshot(self._plans.live),
         }
 
     def clear_info_records(self) -> None:

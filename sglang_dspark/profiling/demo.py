@@ -118,8 +118,14 @@ def run_demo(plan: DemoPlan, progress: Progress) -> DemoResult:
         for server in (control, dspark):
             stack.callback(server.stop)
             server.launch()
+
+        def tick() -> None:
+            progress.tick()
+            for server in (control, dspark):
+                server.check_start()
+
         for server in (control, dspark):
-            server.wait(START_TIMEOUT_S, tick=progress.tick)
+            server.wait(START_TIMEOUT_S, tick)
         clients = [stack.enter_context(closing(Client(s.url))) for s in (control, dspark)]
         arms = Arm(clients[0], plan.max_new_tokens), DSparkArm(clients[1], plan.max_new_tokens)
         record, device = _own_record(clients[1]), clients[1].server_info()["device"]
@@ -172,7 +178,10 @@ def _measure(
 ) -> tuple[Turns, Turns]:
     """All rounds. Who goes first changes from round to round."""
     turns: tuple[Turns, Turns] = ({n: [] for n in DOMAINS}, {n: [] for n in DOMAINS})
-    progress.stage("Measuring", turns=plan.rounds * len(DOMAINS) * len(arms))
+    progress.stage(
+        "Measuring (tokens/s without speculation -> with DSPARK)",
+        turns=plan.rounds * len(DOMAINS) * len(arms),
+    )
     for number in range(plan.rounds):
         first = number * plan.prompts_per_turn
         for name in DOMAINS:

@@ -40,7 +40,12 @@ class DomainNumbers:
     looping_answers: int
 
 
-def domain_numbers(result: DomainResult) -> DomainNumbers:
+def summarize(result: DemoResult) -> dict[str, DomainNumbers]:
+    """The numbers of each domain."""
+    return {name: _domain_numbers(domain) for name, domain in result.domains.items()}
+
+
+def _domain_numbers(result: DomainResult) -> DomainNumbers:
     control, dspark = join(result.control), join(result.dspark)
     loops = [repeated_share(s.answer.tokens) > LOOP_SHARE for s in dspark.items]
     return DomainNumbers(
@@ -64,11 +69,15 @@ def _speeds(turns: tuple[Samples, ...]) -> list[float]:
 
 
 def as_record(
-    plan: DemoPlan, result: DemoResult, *, command: str, seconds: float
+    plan: DemoPlan,
+    result: DemoResult,
+    numbers: Mapping[str, DomainNumbers],
+    *,
+    command: str,
+    seconds: float,
 ) -> dict[str, Any]:
     """The content of `out/demo.json`."""
     comparison = result.comparison
-    numbers = {name: domain_numbers(domain) for name, domain in result.domains.items()}
     return {
         "outputs_identical": comparison.identical,
         "prompts": comparison.prompts,

@@ -93,14 +93,26 @@ class Server:
         """
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
-            if self._process is None or self._process.poll() is not None:
-                raise ServerError(f"the server ended while starting:\n{self.log_tail()}")
+            self.check_start()
             with suppress(httpx.HTTPError):
                 if httpx.get(f"{self.url}/health", timeout=5, trust_env=False).status_code == 200:
                     return
             tick()
             time.sleep(0.5)
         raise ServerError(f"no answer after {timeout_s:.0f} s:\n{self.log_tail()}")
+
+    def check_start(self) -> None:
+        """Raises ServerError if the process has ended before it answered."""
+        if self._process is None or self._process.poll() is not None:
+            raise ServerError(f"the server ended while starting:\n{self.log_tail()}{self._own_words()}")
+
+    def _own_words(self) -> str:
+        """What our plugin said before it stopped the start; tracebacks of others follow it."""
+        if self.log is None:
+            return ""
+        lines = self.log.read_text(errors="replace").splitlines()
+        said = dict.fromkeys(line for line in lines if line.startswith("sglang-dspark:"))
+        return "".join(f"\n{line}" for line in said) + f"\n(log: {self.log})"
 
     def start(self, timeout_s: float = 180) -> Server:
         """Launch and wait."""

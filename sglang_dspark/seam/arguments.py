@@ -15,6 +15,8 @@ from sglang_dspark.settings import load_settings
 
 logger = logging.getLogger(__name__)
 
+MODE_VARIABLE = "SGLANG_RAGGED_VERIFY_MODE"
+VERIFY_MODES = ("static", "compact", "cap-accept")
 SUBFOLDER = "dspark"  # a draft shipped inside the target's folder
 
 
@@ -31,8 +33,15 @@ def resolve_arguments(server_args: Any) -> None:
     load_settings()  # refuse a wrong settings file here, not in a subprocess
 
     folder = draft_folder(options)
+    draft = read_draft_config(folder)
+    mode = os.environ.get(MODE_VARIABLE) or VERIFY_MODES[0]
+    if mode != "static" and draft.confidence is None:
+        raise ValueError(
+            f"{MODE_VARIABLE}={mode} needs a draft with a confidence head, and {folder} has none: "
+            "unset the variable, or give another draft with --speculative-draft-model-path"
+        )
     gamma = resolve_gamma(
-        read_draft_config(folder),
+        draft,
         block_size_flag=options.speculative_dspark_block_size,
         num_draft_tokens_flag=options.speculative_num_draft_tokens,
     )
@@ -97,37 +106,50 @@ def unsupported(options: Any, environment: Any) -> list[str]:
         "--speculative-use-block-verification": options.speculative_use_block_verification,
         "--speculative-draft-model-quantization": options.speculative_draft_model_quantization
         not in (None, "unquant"),
-        "--speculative-dspark-sps-table-path": options.speculative_dspark_sps_table_path,
-        "--speculative-dspark-confidence-sts-path": options.speculative_dspark_confidence_sts_path,
-        "--speculative-dspark-align-verify-tokens-to-graph-tier": (
-            options.speculative_dspark_align_verify_tokens_to_graph_tier
-        ),
         "--quantization": options.quantization is not None,
         "--speculative-adaptive": options.speculative_adaptive,
     }
     reasons = [f"{name} is not supported yet; leave it out" for name, on in given.items() if on]
     if (options.speculative_num_steps or 1) != 1:
         reasons.append(
-            f"--speculative-num-steps {options.speculative_num_steps}: DSPARK drafts a block in one "
-            "step; leave it out"
+            f"--speculative-num-steps {options.speculative_num_steps}: DSPARK drafts a block in "
+            "one step; leave it out"
         )
     if (options.speculative_eagle_topk or 1) != 1:
         reasons.append(
             f"--speculative-eagle-topk {options.speculative_eagle_topk}: DSPARK drafts a chain; "
             "leave it out"
         )
+    scheduling = {
+        "--speculative-dspark-sps-table-path": options.speculative_dspark_sps_table_path,
+        "--speculative-dspark-confidence-sts-path": options.speculative_dspark_confidence_sts_path,
+    }
+    if (environment.get(MODE_VARIABLE) or VERIFY_MODES[0]) == "static":
+        reasons += [
+            f"{name} has no effect in verify mode static: set {MODE_VARIABLE}=compact or leave "
+            "it out"
+            for name, value in scheduling.items()
+            if value
+        ]
+    captures = not options.device.startswith("cpu") and not options.disable_cuda_graph
+    if environment.get(MODE_VARIABLE) == "compact" and captures:
+        reasons.append(
+            f"{MODE_VARIABLE}=compact with captured decode graphs is not supported yet; add "
+            "--disable-cuda-graph"
+        )
     return reasons + _refused_environment(environment)
 
 
 def _refused_environment(environment: Any) -> list[str]:
     reasons = []
-    mode = environment.get("SGLANG_RAGGED_VERIFY_MODE", "static")
-    if mode != "static":
-        reasons.append(
-            f"SGLANG_RAGGED_VERIFY_MODE={mode}: only 'static' is supported yet; unset it"
-        )
+    mode = environment.get(MODE_VARIABLE) or VERIFY_MODES[0]
+    if mode not in VERIFY_MODES:
+        reasons.append(f"{MODE_VARIABLE}={mode}: expected one of {', '.join(VERIFY_MODES)}")
     for name, value in sorted(environment.items()):
-        if name.startswith(("SGLANG_SIMULATE_ACC_", "SGLANG_DSPARK_")) and name not in OWN_VARIABLES:
+        if (
+            name.startswith(("SGLANG_SIMULATE_ACC_", "SGLANG_DSPARK_"))
+            and name not in OWN_VARIABLES
+        ):
             reasons.append(f"{name}={value} steers SGLang's in-tree worker, not this one; unset it")
     return reasons
 

@@ -15,6 +15,7 @@ from sglang.srt.layers.quantization.unquant import (
 from sglang.srt.layers.rotary_embedding.base import RotaryEmbedding
 from sglang.srt.layers.vocab_parallel_embedding import VocabParallelEmbedding
 from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+from sglang.srt.runtime_context import get_exec
 from torch import Tensor, nn
 
 WEIGHT_UPDATER = "sglang.srt.model_executor.model_runner_components.weight_updater.WeightUpdater"
@@ -71,20 +72,25 @@ class ReplacedHeadProduct(UnquantizedEmbeddingMethod):
         return self.product(x, bias)
 
 
+PLAIN_METHODS = (
+    UnquantizedLinearMethod,
+    UnquantizedEmbeddingMethod,
+    ReplacedProduct,
+    ReplacedHeadProduct,
+)
+
+
 def plain_linears(model: nn.Module) -> list[nn.Module]:
-    """Linear layers and embeddings or LM heads with a plain weight, replaced before or not."""
-    return [
-        module
-        for module in model.modules()
-        if isinstance(module, LinearBase | VocabParallelEmbedding)
-        and type(module.quant_method)
-        in (
-            UnquantizedLinearMethod,
-            UnquantizedEmbeddingMethod,
-            ReplacedProduct,
-            ReplacedHeadProduct,
-        )
-    ]
+    """Linear layers and the LM head, where their weight is plain; replaced before or not.
+
+    With --enable-fp32-lm-head SGLang computes the logits past the head's method: it stays.
+    """
+    modules = dict(model.named_modules(remove_duplicate=False))
+    found = {id(m): m for m in modules.values() if isinstance(m, LinearBase)}
+    head = modules.get("lm_head")  # the embedding itself, where they are tied
+    if isinstance(head, VocabParallelEmbedding) and not get_exec().features.enable_fp32_lm_head:
+        found[id(head)] = head
+    return [module for module in found.values() if type(module.quant_method) in PLAIN_METHODS]
 
 
 def replace_product(layer: nn.Module, product: Callable[[Tensor, Tensor | None], Tensor]) -> None:

@@ -12,11 +12,15 @@ from sglang.srt.layers.rotary_embedding import get_rope
 from torch import Tensor, nn
 from torch.nn.functional import embedding, linear
 
-from sglang_dspark.draft.checkpoint import DraftConfig, read_draft_config
-from sglang_dspark.draft.heads import ConfidenceHead, MarkovHead, build_confidence_head
-from sglang_dspark.draft.heads import build_markov_head
-from sglang_dspark.draft.weights import check_same_target, load_draft_weights
 from sglang_dspark.draft.backbone import Backbone
+from sglang_dspark.draft.checkpoint import DraftConfig, read_draft_config
+from sglang_dspark.draft.heads import (
+    ConfidenceHead,
+    MarkovHead,
+    build_confidence_head,
+    build_markov_head,
+)
+from sglang_dspark.draft.weights import check_same_target, load_draft_weights
 from sglang_dspark.seam.draft_config import TargetShape
 
 

@@ -10,11 +10,12 @@ from __future__ import annotations
 import importlib
 import inspect
 import logging
+import multiprocessing
 import pkgutil
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
@@ -23,6 +24,8 @@ from sglang_dspark.seam.version import SeamMismatch, check_version
 logger = logging.getLogger(__name__)
 
 ALGORITHM = "DSPARK"
+# SGLang serves HTTP in the process that was started and runs the scheduler in a spawned one.
+Process = Literal["any", "http", "scheduler"]
 TRIGGER = "sglang.srt.speculative.spec_info.SpeculativeAlgorithm.from_string"
 
 
@@ -34,6 +37,7 @@ class Hook:
     kind: HookType
     replacement: str  # "module:function", imported only when DSPARK is asked for
     parameters: tuple[str, ...]  # parameter names of the target, in order
+    where: Process = "any"
 
     def load(self) -> Callable[..., Any]:
         module, name = self.replacement.split(":")
@@ -87,6 +91,33 @@ HOOKS = (
         f"{_SEAM}.kv_slots:row_headroom",
         (),
     ),
+    Hook(
+        f"{_SRT}.managers.overlap_utils.decide_needs_confidence_relay",
+        HookType.AROUND,
+        f"{_SEAM}.worker_class:asks_for_a_budget",
+        (),
+    ),
+    Hook(
+        f"{_SRT}.managers.io_struct.SetInternalStateReq",
+        HookType.REPLACE,
+        f"{_SEAM}.control:WideSetInternalStateReq",
+        ("rid", "http_worker_ipc", "server_args"),
+    ),
+    Hook(
+        f"{_SRT}.managers.tokenizer_control_mixin.TokenizerControlMixin.set_internal_state",
+        HookType.AROUND,
+        f"{_SEAM}.control:set_internal_state",
+        ("self", "obj"),
+        where="http",
+    ),
+    Hook(
+        f"{_SRT}.managers.scheduler_components.internal_state"
+        ".SchedulerInternalStateController.set_internal_state",
+        HookType.AROUND,
+        f"{_SEAM}.control:apply_update",
+        ("self", "recv_req"),
+        where="scheduler",
+    ),
 )
 
 _installed = False
@@ -125,12 +156,13 @@ def install() -> None:
         return
     try:
         check_version()
-        for hook in HOOKS:
+        hooks = [hook for hook in HOOKS if hook.where in ("any", _this_process())]
+        for hook in hooks:
             _check_signature(hook)
-        for hook in HOOKS:
+        for hook in hooks:
             HookRegistry.register(hook.target, hook.load(), hook.kind)
         HookRegistry.apply_hooks()
-        for hook in HOOKS:
+        for hook in hooks:
             if not _is_applied(hook.target):
                 raise SeamMismatch(f"the hook on {hook.target} was not applied")
     except SeamMismatch as mismatch:
@@ -153,4 +185,10 @@ def _is_applied(target: str) -> bool:
     """Whether SGLang's registry patched the target and the patch is what callers now reach."""
     if target not in HookRegistry._patched:
         return False
-    return hasattr(pkgutil.resolve_name(target), "__wrapped__")
+    found = pkgutil.resolve_name(target)
+    replacements = [hook.load() for hook in HOOKS if hook.target == target]
+    return hasattr(found, "__wrapped__") or found in replacements
+
+
+def _this_process() -> Process:
+    return "http" if multiprocessing.parent_process() is None else "scheduler"

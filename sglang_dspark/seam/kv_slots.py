@@ -1,4 +1,4 @@
-"""KV slots of a decode step: how many are reserved, where they are, and room for them in the row."""
+"""KV slots of a decode step: how many are reserved, where, and room for them in the row."""
 
 from __future__ import annotations
 

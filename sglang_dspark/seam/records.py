@@ -1,4 +1,4 @@
-"""What the scheduler carries between our steps, and what a model runner reads of a block forward."""
+"""What the scheduler carries between our steps, and what a runner reads of a block forward."""
 
 from __future__ import annotations
 

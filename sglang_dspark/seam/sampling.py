@@ -13,7 +13,7 @@ from sglang_dspark.ops.filters import Filters
 
 @dataclass(frozen=True, slots=True)
 class BatchParams:
-    """Per-request settings of one batch; greedy means temperature 0, which SGLang writes top_k 1."""
+    """Per-request settings of one batch; greedy is temperature 0, which SGLang writes top_k 1."""
 
     all_greedy: bool
     temperature: Tensor  # [bs] float32

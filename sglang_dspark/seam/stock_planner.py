@@ -19,12 +19,13 @@ from sglang.srt.speculative.dspark_components.dspark_planner import (
 from sglang.srt.speculative.dspark_components.dspark_sps import SpsCostTable
 
 LAG = 2  # of SGLang's relay under overlap; then the planner carries no history of its own
+PROBES = 8  # sizes in the table
 
 
 def measure(num_requests: int, gamma: int, repeats: int) -> float:
     """Median microseconds of one budget, from confidences in host memory."""
-    tokens = [num_requests * k for k in range(1, gamma + 2)]
-    table = SpsCostTable(tokens, [100.0 / (1 + k) for k in range(gamma + 1)], tokens[-1])
+    tokens = [num_requests * (gamma + 1) * k // PROBES + 1 for k in range(1, PROBES + 1)]
+    table = SpsCostTable(tokens, [100.0 / (1 + k) for k in range(PROBES)], tokens[-1])
     pool = SimpleNamespace(req_to_token=torch.zeros(2 * num_requests, 1))
     planner = HostConfidenceBudgetPlanner(
         sps_table=table,

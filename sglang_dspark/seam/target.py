@@ -45,7 +45,9 @@ class Target:
         )
         return _rows(result)
 
-    def verify(self, batch: Any, ids: Tensor, window: Window, layout: RowLayout | None) -> TargetRows:
+    def verify(
+        self, batch: Any, ids: Tensor, window: Window, layout: RowLayout | None
+    ) -> TargetRows:
         """Run rows of the window: ids [bs, width] int64, row 0 the anchor.
 
         layout: which rows of each request to run, packed; None for all of them.

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import torch
 from sglang.srt.managers.utils import GenerationBatchResult
-from sglang.srt.runtime_context import get_exec, get_schedule, get_spec
+from sglang.srt.runtime_context import (
+    attention_backends,
+    get_exec,
+    get_parallel,
+    get_schedule,
+    get_spec,
+)
 from sglang.srt.speculative.base_spec_worker import BaseSpecWorker
 from torch import Tensor
 
@@ -65,16 +73,54 @@ class WorkerBase(BaseSpecWorker):
         """Rows of the request table; every running request has one."""
         return int(self.model_runner.req_to_token_pool.req_to_token.shape[0])
 
-    # Members that only the in-tree worker gives a meaning to.
-    def get_confidence_budget_prepare(self) -> None:
-        return None
+    def synchronize(self) -> None:
+        """Wait for the device; nothing to wait for on a CPU."""
+        if torch.device(self.device).type != "cpu":
+            torch.get_device_module(self.device).synchronize()
 
+    @property
+    def max_requests(self) -> int:
+        """Most requests that run at once."""
+        return int(self.model_runner.max_running_requests)
+
+    @property
+    def context_len(self) -> int:
+        """Most tokens of one request."""
+        return int(self.model_runner.model_config.context_len)
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What a cost table must have been measured on."""
+        config = self.model_runner.model_config
+        return {
+            "device": str(self.device),
+            "dtype": str(config.dtype).removeprefix("torch."),
+            "target": Path(config.model_path),
+            "draft": self.draft_runner.model.draft.path,
+            "gamma": self.gamma,
+            "tp": int(get_parallel().tp_size),
+            "engine": f"sglang {version('sglang')}",
+            "attention": str(attention_backends()[1]),
+        }
+
+    @property
+    def named_cost_table(self) -> str | None:
+        """`--speculative-dspark-sps-table-path`."""
+        return get_spec().speculative_dspark_sps_table_path
+
+    @property
+    def named_calibration(self) -> str | None:
+        """`--speculative-dspark-confidence-sts-path`."""
+        return get_spec().speculative_dspark_confidence_sts_path
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether SGLang plans a step before the one before it has ended."""
+        return not get_schedule().disable_overlap_schedule
+
+    # A member that only the in-tree worker gives a meaning to.
     def block_accept_estimate_log_suffix(self) -> None:
         return None
-
-    def set_dspark_forced_budget_frac(self, frac: float | None) -> None:
-        if frac is not None:
-            raise ValueError("a pinned budget needs verify mode compact or cap-accept")
 
     def forward_batch_generation(
         self,
@@ -85,7 +131,7 @@ class WorkerBase(BaseSpecWorker):
         pp_proxy_tensors: Any = None,
     ) -> GenerationBatchResult:
         """One scheduler step: idle, prefill or decode."""
-        publish = on_publish or _publish_nothing
+        publish = on_publish or publish_nothing
         if batch.forward_mode.is_idle():
             return self._idle(publish)
         if batch.forward_mode.is_extend() or batch.is_extend_in_batch:
@@ -110,7 +156,7 @@ class WorkerBase(BaseSpecWorker):
         )
 
 
-def _publish_nothing(new_seq_lens: Tensor) -> None:
+def publish_nothing(new_seq_lens: Tensor) -> None:
     """Without overlap scheduling nobody waits for the lengths."""
 
 
@@ -131,13 +177,26 @@ def prefill_result(rows: Any, first_tokens: Tensor, seq_lens: Tensor) -> Generat
 
 
 def decode_result(
-    rows: Any, tokens: Tensor, num_committed: Tensor, next_anchors: Tensor, seq_lens: Tensor
+    rows: Any,
+    tokens: Tensor,
+    num_committed: Tensor,
+    next_anchors: Tensor,
+    seq_lens: Tensor,
+    *,
+    draft_lens: Tensor | None = None,
+    ceiling: Tensor | None = None,
 ) -> GenerationBatchResult:
-    """Result of a decode step: tokens [bs, width], of which the first num_committed [bs] count."""
+    """Result of a decode step: tokens [bs, width], of which the first num_committed [bs] count.
+
+    draft_lens: [bs] windows where they were scheduled; ceiling: [bs] drafts that the whole block
+    would have committed (cap-accept).
+    """
     return GenerationBatchResult(
         logits_output=rows.output,
         next_token_ids=tokens.flatten(),
         accept_lens=num_committed.to(torch.int32),
+        cap_lens=None if draft_lens is None else (draft_lens + 1).to(torch.int32),
+        block_accept_lens=None if ceiling is None else (ceiling + 1).to(torch.int32),
         can_run_cuda_graph=rows.used_graph,
         next_draft_input=anchor_state(next_anchors, seq_lens),
         speculative_num_draft_tokens=tokens.shape[1],

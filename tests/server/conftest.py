@@ -9,6 +9,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import pytest
 
+from tests.server.grid import SMALL, Control, Workload
 from tests.server.servers import SPECS, Pairs, Pool, Running
 
 HERE = Path(__file__).parent
@@ -66,3 +67,22 @@ def serve(request: pytest.FixtureRequest, pool: Pool) -> Iterator[Serve]:
         assert running.is_alive(), f"{name} ended:\n{running.server.log_tail()}"
         complaints = re.findall(r"Traceback.*|.*leak.*|.*use-after-free.*", running.new_log())
         assert not complaints, f"{name} logged {complaints}; see {running.server.log}"
+
+
+@pytest.fixture(scope="session")
+def workload(pairs: Pairs) -> Workload:
+    return Workload(pairs.get("text"), SMALL)
+
+
+@pytest.fixture(scope="session")
+def known_controls() -> dict[str, Control]:
+    return {}
+
+
+@pytest.fixture
+def control(serve: Serve, workload: Workload, known_controls: dict[str, Control]) -> Control:
+    """The server without speculation, whose answers are asked for once a session."""
+    client = serve("control").client
+    known = known_controls.setdefault("", Control(client, workload))
+    known.client = client  # a new one, when the pool has made room meanwhile
+    return known

@@ -111,16 +111,16 @@ class Control:
     """The server without speculation: its answers, and how near to a tie it was."""
 
     def __init__(self, client: Client, workload: Workload) -> None:
-        self._client, self._workload = client, workload
+        self.client, self._workload = client, workload
 
     @cached_property
     def answers(self) -> list[Ids]:
-        return self._workload.answers(self._client, batch=8)
+        return self._workload.answers(self.client, batch=8)
 
     def gap_at(self, prompt: int, position: int) -> float:
         """Top-2 logit gap after the prompt and the first `position` output tokens."""
         ids = self._workload.prompts[prompt] + self.answers[prompt][:position]
-        return top_two_gap(self._client, ids)
+        return top_two_gap(self.client, ids)
 
 
 def top_two_gap(client: Client, ids: Ids) -> float:
@@ -135,9 +135,7 @@ def top_two_gap(client: Client, ids: Ids) -> float:
     return float(best[0] - second[0])
 
 
-def compare_with(
-    control: Control, workload: Workload, client: Client, batch: int
-) -> Comparison:
+def compare_with(control: Control, workload: Workload, client: Client, batch: int) -> Comparison:
     return compare(control.answers, workload.answers(client, batch), control.gap_at)
 
 
@@ -146,7 +144,9 @@ def compare_with(
 
 def full_grid() -> Iterator[tuple[str, Spec]]:
     for gamma, overlap, radix in product(range(1, 8), (True, False), (True, False)):
-        name = f"gamma={gamma} overlap={'on' if overlap else 'off'} cache={'on' if radix else 'off'}"
+        name = (
+            f"gamma={gamma} overlap={'on' if overlap else 'off'} cache={'on' if radix else 'off'}"
+        )
         yield name, Spec("text", gamma=gamma, overlap=overlap, radix=radix)
 
 

@@ -107,7 +107,7 @@ Rule = Callable[[Probs, Probs], Probs]  # (target's p, draft's q) -> law of the 
 
 
 def argmax_draft_judged_as_sampled(p: Probs, q: Probs) -> Probs:
-    """A wrong rule: the draft is argmax q, accepted with min(1, p / q) as if it were drawn from q."""
+    """A wrong rule: the draft is argmax q, but accepted with min(1, p / q) as if drawn from q."""
     best = int(q.argmax())
     accept = min(1.0, p[best] / q[best])
     residual = np.maximum(p - q, 0)

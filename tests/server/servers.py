@@ -45,6 +45,7 @@ class Spec:
     radix: bool = True
     flags: tuple[str, ...] = ()
     settings: str = ""  # of the file that SGLANG_DSPARK_CONFIG names, TOML
+    environment: tuple[tuple[str, str], ...] = ()
 
     def command(self, pair: Pair) -> list[str]:
         out = ["--model-path", str(pair.target), "--sleep-on-idle"]
@@ -62,6 +63,7 @@ class Spec:
 
 # A pool too small for what is admitted: the scheduler must retract.
 CROWDED = ("--max-total-tokens", str(SMALL_POOL), "--schedule-conservativeness", "0.1")
+HOPEFUL = (("SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION", "8"),)  # tokens a request is admitted for
 
 # In the order of the run.
 SPECS: Mapping[str, Spec] = {
@@ -71,13 +73,14 @@ SPECS: Mapping[str, Spec] = {
     "text-1": Spec("text", gamma=1, overlap=False),
     "text-7-plain": Spec("text", gamma=7, overlap=False, radix=False),
     "text-no-draft": Spec("text", settings='[no_draft]\nmode = "on"'),
-    "law": Spec("noisy", gamma=2),
+    "law": Spec("noisy", gamma=2, flags=("--max-total-tokens", "4096")),
     "copy": Spec("copy"),
     "copy-alternate": Spec("copy", settings='[no_draft]\nmode = "alternate"\nperiod = 3'),
-    "small": Spec("small", flags=CROWDED),
+    "small": Spec("small", flags=CROWDED, environment=HOPEFUL),
     "small-paged": Spec(
         "small",
         flags=(*CROWDED, "--page-size", str(PAGE), "--chunked-prefill-size", "64"),
+        environment=HOPEFUL,
     ),
 }
 
@@ -188,7 +191,8 @@ class Pool:
             if not idle:
                 break
             self._running.pop(max(idle, key=self._next_use)).stop()
-        spec, environment = SPECS[name], dict(STRICT)
+        spec = SPECS[name]
+        environment = STRICT | dict(spec.environment)
         if spec.settings:
             file = self._folder / f"{name}.toml"
             file.write_text(spec.settings)

@@ -8,6 +8,7 @@ first step, 9..16 from the second.
 from __future__ import annotations
 
 import random
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -99,7 +100,7 @@ def test_stop_string_inside_a_block_and_across_its_edge(
     prompt[-1] = token_of([*last[:3], -(place + 1) % 4])
     whole = copy_continuation(prompt, 40)
     assert whole[place : place + 2] == [a, b]
-    text = tokenizer.decode(whole)
+    text = tokenizer.decode(whole, skip_special_tokens=True)
     answer = serve("copy").client.generate(prompt, temperature=0, max_new_tokens=40, stop=["H~"])
     assert answer.text == text[: text.index("H~")]
     assert answer.meta["finish_reason"]["matched"] == "H~"
@@ -121,7 +122,7 @@ def test_a_stream_adds_up_to_the_whole_answer(serve: Serve) -> None:
     assert events[-1]["text"] == whole.text
     assert events[-1]["output_ids"] == list(whole.tokens)
     assert events[-1]["meta_info"]["finish_reason"]["type"] == "length"
-    for earlier, later in zip(events, events[1:], strict=False):
+    for earlier, later in pairwise(events):
         assert later["output_ids"][: len(earlier["output_ids"])] == earlier["output_ids"]
         assert len(later["output_ids"]) - len(earlier["output_ids"]) <= GAMMA + 1
 
@@ -182,5 +183,5 @@ def test_chat_completion_uses_the_chat_template(serve: Serve, pairs: Pairs) -> N
 def test_a_streamed_chat_completion_adds_up(serve: Serve, pairs: Pairs) -> None:
     events = stream(serve("copy").url, "/v1/chat/completions", chat())
     pieces = [e["choices"][0]["delta"].get("content") or "" for e in events if e["choices"]]
-    assert sum(map(bool, pieces)) > 3
+    assert sum(map(bool, pieces)) > 2
     assert "".join(pieces) == expected_chat(pairs)

@@ -33,9 +33,7 @@ def random_prompt(length: int, seed: int) -> Ids:
 def greedy(server: Running, prompt: Ids, new: int = 48) -> tuple[Completion, float]:
     """Answer and accept length; the answer is checked."""
     with counting(server) as counted:
-        answer = server.client.generate(
-            prompt, temperature=0, max_new_tokens=new, ignore_eos=True
-        )
+        answer = server.client.generate(prompt, temperature=0, max_new_tokens=new, ignore_eos=True)
     assert list(answer.tokens) == copy_continuation(prompt, new)
     return answer, counted.accept_length
 
@@ -166,9 +164,7 @@ def test_abort_in_flight_frees_the_slots_and_spares_the_neighbour(end, serve: Se
     neighbour, answer = random_prompt(50, seed=13), []
 
     def ask() -> None:
-        done = server.client.generate(
-            neighbour, temperature=0, max_new_tokens=400, ignore_eos=True
-        )
+        done = server.client.generate(neighbour, temperature=0, max_new_tokens=400, ignore_eos=True)
         answer.extend(done.tokens)
 
     asking = threading.Thread(target=ask)

@@ -9,9 +9,7 @@ import pytest
 from tests.planted import copy_continuation
 from tests.server.ask import counting, many
 from tests.server.conftest import Serve
-from tests.server.grid import BATCHES, Workload, compare_with
-from tests.server.test_equality import control_of
-from tests.server.test_equality import controls, workload  # noqa: F401  (fixtures)
+from tests.server.grid import BATCHES, Control, Workload, compare_with
 
 GAMMA = 7
 
@@ -19,12 +17,8 @@ GAMMA = 7
 @pytest.mark.serves("control", "text-no-draft")
 @pytest.mark.parametrize("batch", BATCHES)
 def test_never_drafting_gives_the_same_tokens(
-    batch: int,
-    serve: Serve,
-    workload: Workload,  # noqa: F811
-    controls: dict,  # noqa: F811
+    batch: int, serve: Serve, workload: Workload, control: Control
 ) -> None:
-    control = control_of(controls, serve, workload)
     server = serve("text-no-draft")
     with counting(server) as counted:
         result = compare_with(control, workload, server.client, batch)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -29,7 +30,8 @@ from tests.server.servers import Pairs, Running
 
 pytestmark = pytest.mark.serves("law")
 
-N = 2000  # samples of each case
+GAMMA = 2  # a whole window and its bonus token are output tokens 2 to 4
+N = 1500  # samples of each case
 P_MIN = 1e-4
 PROMPT = [50, 100, 7, 104, 101, 60, 102]
 CASES = {
@@ -49,7 +51,7 @@ def kept() -> dict[str, Samples]:
 
 @pytest.fixture
 def samples(serve: Serve, kept: dict[str, Samples]) -> Samples:
-    """N answers of each case, drawn once: the cases share every batch, with a greedy request in it.
+    """N answers of each case, drawn once: the cases share every batch, some with a greedy one.
 
     Each request has a rid of its own; with the fixed --random-seed the samples repeat.
     """
@@ -59,21 +61,19 @@ def samples(serve: Serve, kept: dict[str, Samples]) -> Samples:
 
 
 def draw_samples(server: Running) -> Samples:
-    names = [*CASES, GREEDY]
+    per_call = 100
+    names = [*CASES] * per_call + [GREEDY] * (per_call // 10)
     parameters = [CASES[n].parameters() if n in CASES else {"temperature": 0} for n in names]
     out: dict[str, list[Completion]] = {name: [] for name in names}
-    per_call = 100
     for start in range(0, N, per_call):
-        rids = [f"{name}-{i}" for i in range(start, start + per_call) for name in names]
         body = {
-            "input_ids": [PROMPT] * len(rids),
-            "rid": rids,
-            "sampling_params": [p | {"max_new_tokens": 4, "ignore_eos": True} for p in parameters]
-            * per_call,
+            "input_ids": [PROMPT] * len(names),
+            "rid": [f"{name}-{start}-{i}" for i, name in enumerate(names)],
+            "sampling_params": [p | {"max_new_tokens": 4, "ignore_eos": True} for p in parameters],
         }
-        for i, a in enumerate(server.client.post("/generate", body)):
+        for name, a in zip(names, server.client.post("/generate", body), strict=True):
             done = Completion(a["text"], tuple(a["output_ids"]), a["meta_info"])
-            out[names[i % len(names)]].append(done)
+            out[name].append(done)
     return out
 
 
@@ -93,10 +93,11 @@ def test_joint_law_of_tokens_2_to_4(case: str, samples: Samples, pairs: Pairs) -
         wrong = law_of_words(target, PROMPT, CASES[other], length=4)
         assert p_value(words_of(got, slice(1, 4)), without_first(wrong)) < P_MIN
     # Both branches of the rule were at work.
-    histogram = np.sum([a.meta["spec_correct_drafts_histogram"] for a in got], axis=0)
-    first_rejected = histogram[0] / histogram.sum()
-    assert 0.2 < first_rejected < 0.8
-    assert histogram[2] / histogram.sum() > 0.2  # whole windows: their next token is a bonus
+    accepted = Counter()
+    for answer in got:
+        accepted.update(dict(enumerate(answer.meta["spec_correct_drafts_histogram"])))
+    assert 0.2 < accepted[0] / accepted.total() < 0.8  # steps whose first draft was rejected
+    assert accepted[GAMMA] / accepted.total() > 0.2  # whole windows, followed by a bonus token
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -108,9 +108,21 @@ def test_http_400_names_the_parameter(name: str, serve: Serve) -> None:
 
 
 @pytest.mark.serves("copy")
-def test_a_stream_gets_an_error_event(serve: Serve) -> None:
+def test_a_stream_ends_with_the_reason(serve: Serve) -> None:
+    """HTTP 200 by then; the one event carries the status code and the text."""
     body = {"input_ids": PROMPT, "sampling_params": {"presence_penalty": 1.0}}
     events = list(stream(serve("copy").url, "/generate", body))
+    assert len(events) == 1
+    reason = events[0]["meta_info"]["finish_reason"]
+    assert (reason["type"], reason["status_code"]) == ("abort", 400)
+    assert "presence_penalty" in reason["message"]
+
+
+@pytest.mark.serves("copy")
+def test_a_streamed_chat_completion_gets_an_error_event(serve: Serve) -> None:
+    body = {"model": "copy", "messages": [{"role": "user", "content": "hello"}]}
+    body["presence_penalty"] = 1.0
+    events = list(stream(serve("copy").url, "/v1/chat/completions", body))
     assert len(events) == 1
     assert events[0]["error"]["code"] == 400
     assert "presence_penalty" in events[0]["error"]["message"]

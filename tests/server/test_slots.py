@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -19,8 +21,14 @@ from tests.server.test_cache import FULL_LENGTH, greedy, random_prompt
 
 SMALL = [pytest.param(n, marks=pytest.mark.serves(n)) for n in ("small", "small-paged")]
 
-# SGLang stops a request one token short of the context, and the prompt's own row is one more.
-LONGEST = SMALL_CONTEXT - 2
+LONGEST = SMALL_CONTEXT - 2  # prompt and answer: SGLang stops a request two tokens short
+
+
+def to_the_end(prompts: Sequence[Sequence[int]], most: int = SMALL_CONTEXT) -> dict[str, Any]:
+    """All prompts at once, each up to the context end or to `most` tokens."""
+    lengths = [min(most, SMALL_CONTEXT - len(prompt)) for prompt in prompts]
+    sampling = [{"temperature": 0, "max_new_tokens": n, "ignore_eos": True} for n in lengths]
+    return {"input_ids": prompts, "sampling_params": sampling}
 
 
 @pytest.mark.parametrize("name", SMALL)
@@ -66,19 +74,15 @@ def test_a_hundred_short_requests_leave_every_slot_free(name: str, serve: Serve)
 
 @pytest.mark.parametrize("name", SMALL)
 @pytest.mark.parametrize("left", [1, 2, 7, 8, 9, 17, 100])
-def test_generation_to_the_context_end_with_a_neighbour(
-    name: str, left: int, serve: Serve
-) -> None:
+def test_generation_to_the_context_end_with_a_neighbour(name: str, left: int, serve: Serve) -> None:
     """Blocks reach past the last position of the context, and past the end of the row."""
     server = serve(name)
     prompts = [random_prompt(LONGEST - left, seed=left), random_prompt(25, seed=left)]
     with counting(server) as counted:
-        answers = many(
-            server.client, prompts, temperature=0, max_new_tokens=100, ignore_eos=True
-        )
-    assert [list(a.tokens) for a in answers] == [
+        answers = server.client.post("/generate", to_the_end(prompts, most=110))
+    assert [a["output_ids"] for a in answers] == [
         copy_continuation(prompts[0], left),
-        copy_continuation(prompts[1], 100),
+        copy_continuation(prompts[1], 110),
     ]
     # What was drafted past the context is never committed; all before it was right.
     assert counted.accept_length > FULL_LENGTH - 2
@@ -89,9 +93,9 @@ def test_generation_to_the_context_end_with_a_neighbour(
 def test_several_requests_at_the_context_end_together(name: str, serve: Serve) -> None:
     server = serve(name)
     prompts = [random_prompt(LONGEST - left, seed=left) for left in (30, 31)]
-    answers = many(server.client, prompts, temperature=0, max_new_tokens=60, ignore_eos=True)
-    assert [list(a.tokens) for a in answers] == [
-        copy_continuation(p, LONGEST - len(p)) for p in prompts
+    answers = server.client.post("/generate", to_the_end(prompts))
+    assert [a["output_ids"] for a in answers] == [
+        copy_continuation(p, left) for p, left in zip(prompts, (30, 31), strict=True)
     ]
     wait_until_idle(server)
     assert load(server)["num_used_tokens"] == 0
@@ -104,9 +108,7 @@ def test_retracted_requests_come_back_with_the_same_tokens(name: str, serve: Ser
     server.client.flush_cache()
     prompts = [random_prompt(40 + i, seed=i) for i in range(12)]
     with counting(server) as counted:
-        answers = many(
-            server.client, prompts, temperature=0, max_new_tokens=300, ignore_eos=True
-        )
+        answers = many(server.client, prompts, temperature=0, max_new_tokens=300, ignore_eos=True)
     assert sum(a.meta["num_retractions"] for a in answers) > 0
     assert [list(a.tokens) for a in answers] == [copy_continuation(p, 300) for p in prompts]
     assert counted.accept_length == FULL_LENGTH

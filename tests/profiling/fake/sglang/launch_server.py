@@ -1,7 +1,8 @@
 """Stands in for `python -m sglang.launch_server`: answers at once, with made-up tokens.
 
 Put the folder above on PYTHONPATH. The arm with --speculative-algorithm is twice as fast, says what
-our worker would say, and changes one token of each answer when FAKE_FLIP is set.
+our worker would say, and changes one token of each answer when FAKE_FLIP is set. With FAKE_DEATH
+none starts.
 """
 
 from __future__ import annotations
@@ -86,5 +87,8 @@ class Handler(BaseHTTPRequestHandler):
 
 
 if __name__ == "__main__":
+    if "FAKE_DEATH" in os.environ:
+        print("sglang-dspark: this is why\nTraceback of something else", flush=True)
+        raise SystemExit(1)
     print("fake server", "with DSPARK" if SPECULATES else "", flush=True)
     ThreadingHTTPServer((ARGS.host, ARGS.port), Handler).serve_forever()

@@ -1,0 +1,127 @@
+"""A small cost table measured before the server answers: real steps of made-up batches."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from sglang_dspark.core.cost_table import CostTable, Curve, Provenance, Surface
+from sglang_dspark.core.plan import Batch, Plan
+from sglang_dspark.engine.modes import WHOLE_BLOCK
+from sglang_dspark.engine.planner import LaunchedStep
+from sglang_dspark.ops.layout import row_layout
+from sglang_dspark.seam.timing_batch import timing_batch
+
+if TYPE_CHECKING:
+    from sglang_dspark.engine.worker import DSparkWorker
+
+logger = logging.getLogger(__name__)
+
+WARM_UPS, SAMPLES = 2, 5
+NAN = float("nan")
+
+
+class StartUpTimer:
+    """Times the parts of a step at a few sizes, each `SAMPLES` times; medians are kept."""
+
+    def __init__(self, worker: DSparkWorker, max_requests: int, context_len: int) -> None:
+        self._worker, self._gamma = worker, worker.gamma
+        widest = context_len - 2 * (worker.gamma + 1)
+        self._contexts = sorted({min(c, widest) for c in (128, 1024, 4096)})
+        self._requests = _powers(max_requests)
+        self._max_rows = max_requests * (worker.gamma + 1)
+
+    def measure(self, provenance: Provenance) -> CostTable:
+        """About 20 s on two CPU cores with the bundled pair."""
+        begun = time.monotonic()
+        draft, rest = zip(*[self._drafting(r) for r in self._noting(self._requests)], strict=True)
+        rows = _powers(self._max_rows)
+        table = CostTable(
+            draft=Curve(self._requests, tuple(draft)),
+            rest=Curve(self._requests, tuple(rest)),
+            verify=Surface(rows, tuple(self._contexts), self._grid(rows, self._verify)),
+            no_draft=Surface(
+                self._requests, tuple(self._contexts), self._grid(self._requests, self._no_draft)
+            ),
+            provenance=provenance,
+        )
+        logger.info("sglang-dspark: cost table measured in %.0f s", time.monotonic() - begun)
+        return table
+
+    def _grid(
+        self, sizes: Sequence[int], measure: Callable[[int, int], float]
+    ) -> tuple[tuple[float, ...], ...]:
+        """[size][context] ms; rising in both directions, as costs are and noise is not."""
+        ms = [
+            [measure(size, context) for context in self._contexts] for size in self._noting(sizes)
+        ]
+        rising = np.maximum.accumulate(np.maximum.accumulate(np.array(ms), 0), 1)
+        return tuple(tuple(row) for row in rising.tolist())
+
+    def _noting(self, sizes: Sequence[int]) -> Iterator[int]:
+        for size in sizes:
+            logger.info("sglang-dspark: measuring the cost table, size %d of %d", size, sizes[-1])
+            yield size
+
+    def _drafting(self, num_requests: int) -> tuple[float, float]:
+        """(draft, rest) ms of whole-block steps: all but the two forwards is rest."""
+        with self._batch(num_requests, self._contexts[0], self._gamma + 1) as batch:
+            step = self._step(batch, num_requests, self._gamma)
+
+            def run() -> None:
+                self._worker.run_step(batch, step)
+
+            parts = [self._worker.step_parts_ms(run) for _ in range(WARM_UPS + SAMPLES)]
+        draft, verify, whole = np.median(np.array(parts[WARM_UPS:]), axis=0)
+        return float(draft), float(max(whole - draft - verify, 0.0))
+
+    def _verify(self, num_rows: int, context: int) -> float:
+        """ms of the target's forward over `num_rows` rows, spread as a scheduler would."""
+        num_requests = max(1, num_rows // 4)
+        lens = torch.full((num_requests,), num_rows // num_requests - 1, dtype=torch.int64)
+        lens[: num_rows - int(lens.sum()) - num_requests] += 1
+        width = int(lens.max()) + 1
+        with self._batch(num_requests, context, width) as batch:
+            window = self._worker.windows.build(batch, width)
+            ids = torch.ones((num_requests, width), dtype=torch.int64, device=window.slots.device)
+            layout = row_layout(lens.to(window.slots.device), num_rows)
+            layout = WHOLE_BLOCK.layout if num_requests == 1 else layout
+            return _median_ms(lambda: self._worker.target.verify(batch, ids, window, layout))
+
+    def _no_draft(self, num_requests: int, context: int) -> float:
+        """ms of a whole plain decode step."""
+        with self._batch(num_requests, context, 1) as batch:
+            step = self._step(batch, num_requests, 0)
+            return _median_ms(lambda: self._worker.run_step(batch, step))
+
+    def _batch(self, num_requests: int, context: int, width: int) -> Any:
+        """context: tokens of the whole batch."""
+        each = max(1, context // num_requests)
+        return timing_batch(self._worker.model_runner, [each] * num_requests, width)
+
+    @staticmethod
+    def _step(batch: Any, num_requests: int, num_drafts: int) -> LaunchedStep:
+        slots = np.arange(1, num_requests + 1, dtype=np.int64)
+        rows = num_requests * (num_drafts + 1)
+        plan = Plan(num_drafts > 0, num_requests * num_drafts, rows, NAN, NAN, "verify-all")
+        return LaunchedStep(plan, Batch(0, slots, slots, int(batch.seq_lens_sum), num_drafts))
+
+
+def _powers(largest: int) -> tuple[int, ...]:
+    """1, 2, 4, ... and the largest."""
+    sizes = [2**k for k in range(largest.bit_length()) if 2**k < largest]
+    return (*sizes, largest)
+
+
+def _median_ms(run: Callable[[], Any]) -> float:
+    times = []
+    for _ in range(WARM_UPS + SAMPLES):
+        begun = time.perf_counter()
+        run()
+        times.append(time.perf_counter() - begun)
+    return float(np.median(times[WARM_UPS:])) * 1e3
