@@ -16,7 +16,7 @@ from tests.server.servers import Pairs, bundled_pair
 EXAMPLES = Path(__file__).parents[1] / "examples"
 WEIGHTS_LIMIT = 40_000_000  # bytes
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")
@@ -36,8 +36,10 @@ def served(tmp_path_factory):
     )
     server.command = ["sh", str(EXAMPLES / "serve.sh"), "--host", "127.0.0.1"]
     server.command += ["--port", str(server.port), "--sleep-on-idle", "--max-running-requests", "4"]
-    with server:
-        yield server
+    try:
+        yield server.start(timeout_s=600)
+    finally:
+        server.stop()
 
 
 def test_serve_sh_starts_our_worker(served):

@@ -18,7 +18,7 @@ class AcceptanceFeedback:
     """Decayed sums per position, pulled towards 1 by `prior_rows` rows of belief in the head."""
 
     def __init__(
-        self, gamma: int, prior_rows: float = 16.0, keep: float = 0.98, keep_idle: float = 0.999
+        self, gamma: int, prior_rows: float = 4.0, keep: float = 0.99, keep_idle: float = 0.9995
     ) -> None:
         """keep: share of the sums that survives an observed step; keep_idle: any other one.
 

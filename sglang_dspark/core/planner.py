@@ -46,12 +46,13 @@ class Outlook:
     ) -> None:
         self.relay, self.costs, self.feedback = relay, costs, feedback
 
-    def tokens(self, batch: Batch) -> F64:
-        """[n + 1] expected tokens by budget, n = requests x gamma limit."""
-        survival = self.relay.read(batch.step, batch.slots, batch.generations, batch.gamma).survival
+    def tokens(self, batch: Batch) -> tuple[F64, bool]:
+        """([n + 1] expected tokens by budget, n = requests x gamma limit; whether that rests on
+        any request's own confidences)."""
+        lagged = self.relay.read(batch.step, batch.slots, batch.generations, batch.gamma)
         if self.feedback is not None:
-            self.feedback.correct(survival)
-        return tokens_of_scratch(survival)
+            self.feedback.correct(lagged.survival)
+        return tokens_of_scratch(lagged.survival), lagged.informed
 
     def drafting_ms(self, batch: Batch) -> F64:
         """[n + 1] ms by budget; all NaN without a table."""
@@ -72,7 +73,7 @@ class Outlook:
 
     def drafting(self, batch: Batch, budget: int, reason: Reason) -> Plan:
         """A plan for a budget that was not searched for; predictions where they can be made."""
-        choice = at_budget(self.tokens(batch), self.drafting_ms(batch), budget)
+        choice = at_budget(self.tokens(batch)[0], self.drafting_ms(batch), budget)
         rows = self.num_rows(batch, budget)
         return Plan(True, budget, rows, choice.ms, choice.tokens, reason)
 
@@ -132,19 +133,16 @@ class Searching:
         self.arm_state = ArmState()
 
     def plan(self, batch: Batch) -> Plan:
-        tau, step_ms = (
-            self._outlook.tokens(batch),
-            self._costs.drafting_ms(batch.num_requests, batch.context_tokens, batch.gamma),
-        )
+        n = batch.num_requests
+        tau, informed = self._outlook.tokens(batch)
+        step_ms = self._costs.drafting_ms(n, batch.context_tokens, batch.gamma)
         best, reason = self._best(tau, step_ms)
         if self._arms is not None:
-            no_draft_ms = self._outlook.no_draft_ms(batch)
-            arm = decide_arm(self.arm_state, self._arms, best, no_draft_ms, batch.num_requests)
+            plain_ms = self._outlook.no_draft_ms(batch)
+            arm = decide_arm(self.arm_state, self._arms, best, plain_ms, n, informed)
             self.arm_state = arm.state
             if not arm.drafts:
-                return Plan(
-                    False, 0, batch.num_requests, no_draft_ms, float(batch.num_requests), "no-draft"
-                )
+                return Plan(False, 0, n, plain_ms, float(n), "no-draft")
             if arm.reason == "probe":
                 reason = "probe"
         return self._filled(batch, best, tau, reason)

@@ -26,6 +26,7 @@ class Lagged(NamedTuple):
 
     survival: F32  # [bs, g]
     known: npt.NDArray[np.bool_]  # [bs] own confidences of step - lag; elsewhere a learned mean
+    informed: bool  # any of them known
 
 
 class _Published(NamedTuple):
@@ -93,14 +94,14 @@ class ConfidenceRelay:
         layer = self._ring[(step - self.lag) % len(self._ring)]
         if layer is None or layer.step != step - self.lag:
             nobody = np.zeros(len(slots), dtype=np.bool_)
-            return Lagged(self._learned(slots, generations)[:, :gamma], nobody)
+            return Lagged(self._learned(slots, generations)[:, :gamma], nobody, False)
         if layer.who == _identify(slots, generations):
             everybody = np.ones(len(slots), dtype=np.bool_)
-            return Lagged(_widened(layer.survival, gamma), everybody)
+            return Lagged(_widened(layer.survival, gamma), everybody, True)
         known, rows = layer.find(slots, generations, len(self._met))
         survival = self._learned(slots, generations)[:, :gamma]
         survival[known] = _widened(layer.survival, gamma)[rows[known]]
-        return Lagged(survival, known)
+        return Lagged(survival, known, bool(known.any()))
 
     def flush(self, step: int) -> None:
         """Forget every confidence up to and including `step`, also one still to be published.

@@ -13,6 +13,7 @@ F64 = npt.NDArray[np.float64]
 
 # Before anything was seen: each draft is taken with 0.7 given the one before. Four rows' worth.
 FIRST_GUESS, GUESS_ROWS = 0.7, 4.0
+INERTIA = 15.0  # request-steps of the past that a step of n requests is weighed against
 
 
 def first_guess(gamma: int) -> F64:
@@ -44,14 +45,15 @@ class SurvivalPrior:
 
 
 class TypicalSurvival:
-    """Mean survival per position of the batch lately, forgetting per *step*, drafted or not.
+    """Mean survival per position lately, over about the last 16 request-steps.
 
-    After many steps without drafts a single probe replaces it nearly whole.
+    Steps without drafts fade it as well, so the first block after a pause counts more; but a
+    single row never counts for more than a third.
     """
 
-    def __init__(self, gamma: int, keep_per_step: float = 0.6) -> None:
+    def __init__(self, gamma: int) -> None:
         self._mean = first_guess(gamma)
-        self._keep = keep_per_step
+        self._rows = GUESS_ROWS
         self._last_step: int | None = None
 
     @property
@@ -63,9 +65,9 @@ class TypicalSurvival:
     def add(self, step: int, survival: F32) -> None:
         """survival: [n, g] of everything drafted in `step`, n > 0; positions past g keep theirs."""
         n, gamma = survival.shape
-        kept = 0.0
-        if self._last_step is not None:
-            kept = self._keep ** max(step - self._last_step, 1)
+        elapsed = 1 if self._last_step is None else max(step - self._last_step, 1)
+        kept = max((self._rows / (self._rows + n)) ** elapsed, 2.0 / (2.0 + n))
+        self._rows = min(self._rows + n, INERTIA)
         self._last_step = step
         mean = self._mean[:gamma]
         mean *= kept

@@ -20,7 +20,7 @@ from sglang_dspark.profiling.server import Server
 
 DOMAINS = ("code", "text")
 WARM_UP_PROMPTS = 2  # per domain; first requests are slow everywhere
-START_TIMEOUT_S = 300  # half a minute alone on a quiet machine
+START_TIMEOUT_S = 600  # half a minute alone on a quiet machine
 
 
 class DemoError(RuntimeError):

@@ -104,7 +104,8 @@ class Server:
     def check_start(self) -> None:
         """Raises ServerError if the process has ended before it answered."""
         if self._process is None or self._process.poll() is not None:
-            raise ServerError(f"the server ended while starting:\n{self.log_tail()}{self._own_words()}")
+            log = self.log_tail() + self._own_words()
+            raise ServerError(f"the server ended while starting:\n{log}")
 
     def _own_words(self) -> str:
         """What our plugin said before it stopped the start; tracebacks of others follow it."""

@@ -29,7 +29,7 @@ STAIRS = staircase([1.0, 1.5, 2.2, 2.25, 2.2, 2.9])
 WITH_PLAIN = staircase([1.0, 1.5, 2.2, 2.25, 2.2, 2.9], no_draft_ms=[0.8, 1.2])
 GENTLE = staircase([1.5, 2.0, 2.5, 3.2, 3.9, 4.6])  # Algorithm 1 stops at the first stair
 ALL_OR_NOTHING = staircase([1.0, 1.5, 4.0, 4.0, 4.0, 3.8])
-EAGER = ArmRules(margin=0.0, patience=1, probe_share=0.5, first_wait=1, longest_wait=2)
+EAGER = ArmRules(margin=0.0, inertia=0.0, probe_share=0.5, first_wait=1, longest_wait=2)
 
 
 def searching(costs, arms=None, least_gain=0.0):

@@ -21,7 +21,8 @@ from tests.server.test_cache import FULL_LENGTH, greedy, random_prompt
 
 SMALL = [pytest.param(n, marks=pytest.mark.serves(n)) for n in ("small", "small-paged")]
 
-LONGEST = SMALL_CONTEXT - 2  # prompt and answer: SGLang stops a request two tokens short
+LONGEST = SMALL_CONTEXT - 2  # prompt and answer: SGLang stops a request two tokens short,
+FEWEST = 5  # and takes no prompt that leaves fewer
 
 
 def to_the_end(prompts: Sequence[Sequence[int]], most: int = SMALL_CONTEXT) -> dict[str, Any]:
@@ -73,7 +74,7 @@ def test_a_hundred_short_requests_leave_every_slot_free(name: str, serve: Serve)
 
 
 @pytest.mark.parametrize("name", SMALL)
-@pytest.mark.parametrize("left", [1, 2, 7, 8, 9, 17, 100])
+@pytest.mark.parametrize("left", [FEWEST, 6, 7, 8, 9, 17, 100])
 def test_generation_to_the_context_end_with_a_neighbour(name: str, left: int, serve: Serve) -> None:
     """Blocks reach past the last position of the context, and past the end of the row."""
     server = serve(name)

@@ -1,0 +1,97 @@
+"""From confidences to plans: what outlasts a step, and in which order it may be used."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from sglang_dspark.core.cost_table import CostTable, Curve, Surface
+from sglang_dspark.core.costs import StepCosts
+from sglang_dspark.core.plan import Pin
+from sglang_dspark.engine.planner import StepPlanner
+from sglang_dspark.engine.steering import Steering
+from sglang_dspark.seam.batch import HostCopy
+from sglang_dspark.settings import NoDraft
+
+GAMMA, SLOTS = 4, np.array([1, 2])
+GENERATIONS = np.array([1, 1])
+
+
+def cheap_table() -> CostTable:
+    """Rows cost a lot, drafting little: only sure drafts are worth a row."""
+    return CostTable(
+        draft=Curve((1, 8), (0.1, 0.1)),
+        verify=Surface((1, 40), (128,), ((1.0,), (40.0,))),
+        rest=Curve((1, 8), (0.1, 0.1)),
+        no_draft=Surface((1, 8), (128,), ((1.1,), (8.0,))),
+    )
+
+
+def planner(mode="compact", *, lag=1, costs=True, pin=None, no_draft="off") -> StepPlanner:
+    priced = StepCosts(cheap_table(), max_requests=8, gamma=GAMMA) if costs else None
+    steering = Steering(mode, GAMMA, NoDraft(mode=no_draft, period=2), pin)
+    return StepPlanner(GAMMA, 8, lag, priced, steering)
+
+
+def run_step(plans: StepPlanner, survival: float, accepted=(0, 0)):
+    plans.prepare(SLOTS, GENERATIONS, 128)
+    step = plans.take()
+    if step.plan.drafts:
+        table = torch.full((2, GAMMA), survival).cumprod(1)
+        lens = torch.tensor([step.plan.budget // 2, step.plan.budget - step.plan.budget // 2])
+        plans.note_confidence(step, HostCopy(table), HostCopy(lens))
+    plans.note_finished(list(accepted))
+    return step.plan
+
+
+@pytest.mark.parametrize("lag", [1, 2])
+def test_confidences_reach_the_budget_exactly_lag_steps_later(lag):
+    plans = planner(lag=lag)
+    first = run_step(plans, 0.999)
+    budgets = [run_step(plans, 0.0).budget for _ in range(4)]
+    # Step 0 was sure, all later ones know better: only step `lag` sees step 0.
+    assert budgets[lag - 1] > first.budget
+    assert budgets[lag] == 0
+
+
+def test_a_pin_is_honoured_without_a_table():
+    assert run_step(planner(costs=False, pin=Pin(drafts=3)), 0.5).budget == 3
+    assert run_step(planner(costs=False, pin=Pin(fraction=0.5)), 0.5).budget == GAMMA
+
+
+def test_without_a_table_everything_is_verified_and_said_so():
+    plan = run_step(planner(costs=False), 0.5)
+    assert (plan.budget, plan.reason) == (2 * GAMMA, "verify-all")
+
+
+def test_no_draft_steps_alternate_by_period():
+    plans = planner("static", costs=False, no_draft="alternate")
+    kinds = []
+    for _ in range(6):
+        plans.prepare(SLOTS, GENERATIONS, 128)
+        kinds.append(plans.take().plan.drafts)
+        plans.note_finished([0, 0])
+    assert kinds == [True, True, False, False, True, True]
+
+
+def test_a_flush_forgets_confidences():
+    plans = planner()
+    run_step(plans, 0.999)
+    plans.flush()
+    known_nothing = planner()
+    assert run_step(plans, 0.5).budget <= run_step(known_nothing, 0.5).budget + GAMMA
+    fresh = StepPlanner(GAMMA, 8, 1, plans.costs, plans.steering)
+    assert plans._relay.read(9, SLOTS, GENERATIONS, GAMMA).known.any() == np.False_
+    assert fresh is not plans
+
+
+def test_a_finished_step_reports_its_windows():
+    plans = planner(costs=False, pin=Pin(drafts=3))
+    plans.prepare(SLOTS, GENERATIONS, 128)
+    step = plans.take()
+    survival = torch.full((2, GAMMA), 0.5).cumprod(1)
+    plans.note_confidence(step, HostCopy(survival), HostCopy(torch.tensor([2, 1])))
+    done = plans.note_finished([1, 0])
+    assert done.draft_lens.tolist() == [2, 1] and done.accepted.tolist() == [1, 0]
+    assert plans.live.pairs.tolist() == [2, 1, 0, 0]
