@@ -32,12 +32,24 @@ class NoDraft(BaseModel):
     period: int = Field(default=1, ge=1, description="steps of each kind under `alternate`")
 
 
+class TraceSettings(BaseModel):
+    """Per-step traces, switched on at run time by name."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    directory: Path | None = Field(
+        default=None, description="where traces may be written; not given: nowhere"
+    )
+    max_mb: int = Field(default=64, ge=1, description="a trace stops growing at this size")
+
+
 class Settings(BaseModel):
     """The settings file. Unknown keys are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     no_draft: NoDraft = NoDraft()
+    trace: TraceSettings = TraceSettings()
     cost_table: Literal["auto", "off"] = Field(
         default="auto",
         description=(

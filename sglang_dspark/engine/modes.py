@@ -9,7 +9,6 @@ from typing import ClassVar, Protocol
 from torch import Tensor
 
 from sglang_dspark.engine.rules import Rule, Verified
-from sglang_dspark.ops.allocate import allocate
 from sglang_dspark.ops.layout import RowLayout, row_layout
 from sglang_dspark.ops.markov import DraftBlock
 
@@ -31,8 +30,8 @@ class VerifyMode(Protocol):
     name: ClassVar[str]
     schedules: ClassVar[bool]  # whether confidences and a budget decide the windows
 
-    def choose(self, survival: Tensor, budget: int) -> Choice:
-        """survival [bs, g] of the current block; budget in drafts over the batch."""
+    def layout(self, draft_lens: Tensor, num_rows: int) -> RowLayout | None:
+        """The rows that the target runs for windows [bs]; num_rows as planned on the host."""
 
     def ceiling(self, rule: Rule, block: DraftBlock, logits: Tensor) -> Tensor | None:
         """[bs] drafts that the whole block would have committed, where all rows were verified
@@ -45,8 +44,8 @@ class Static:
     name = "static"
     schedules = False
 
-    def choose(self, survival: Tensor, budget: int) -> Choice:
-        return WHOLE_BLOCK
+    def layout(self, draft_lens: Tensor, num_rows: int) -> None:
+        return None
 
     def ceiling(self, rule: Rule, block: DraftBlock, logits: Tensor) -> None:
         return None
@@ -58,8 +57,8 @@ class CapAccept:
     name = "cap-accept"
     schedules = True
 
-    def choose(self, survival: Tensor, budget: int) -> Choice:
-        return Choice(allocate(survival, budget), None)
+    def layout(self, draft_lens: Tensor, num_rows: int) -> None:
+        return None
 
     def ceiling(self, rule: Rule, block: DraftBlock, logits: Tensor) -> Tensor:
         # The same noise as the committed decision: this is what the window cut off.
@@ -72,12 +71,8 @@ class Compact:
     name = "compact"
     schedules = True
 
-    def choose(self, survival: Tensor, budget: int) -> Choice:
-        bs, num_drafts = survival.shape
-        draft_lens = allocate(survival, budget)
-        # The budget is always used up, so the host knows the number of rows.
-        num_rows = bs + max(0, min(budget, bs * num_drafts))
-        return Choice(draft_lens, row_layout(draft_lens, num_rows))
+    def layout(self, draft_lens: Tensor, num_rows: int) -> RowLayout:
+        return row_layout(draft_lens, num_rows)
 
     def ceiling(self, rule: Rule, block: DraftBlock, logits: Tensor) -> None:
         return None

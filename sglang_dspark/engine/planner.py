@@ -38,6 +38,7 @@ class LaunchedStep:
     batch: Batch
     survival: HostCopy | None = None  # [bs, g]; of scheduled steps that drafted
     draft_lens: HostCopy | None = None  # [bs]; None: the whole block
+    confidence_logits: HostCopy | None = None  # [bs, g] raw; only while a trace is written
     result: Any = None  # SGLang's result of the step; its tensors reach the host with it
     started_s: float = 0.0  # host clock
 

@@ -63,6 +63,7 @@ def set_up(worker: DSparkWorker, settings: Settings) -> Setup:
         has_confidence=has_confidence,
         prices_no_draft=costs is not None and costs.prices_no_draft,
         modes=frozenset(n for n, m in MODES.items() if has_confidence or not m.schedules),
+        traces=settings.trace.directory is not None,
     )
     steering = Steering(mode, worker.gamma, _no_draft(settings.no_draft, prepared, schedules))
     steering.check(prepared)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,6 +17,7 @@ KEYS = (
     "dspark_budget",
     "dspark_budget_fraction",
     "dspark_no_draft",
+    "dspark_trace",
 )
 NO_DRAFT_MODES = ("off", "on", "auto", "alternate")
 
@@ -32,6 +34,7 @@ class Prepared:
     has_confidence: bool
     prices_no_draft: bool  # a cost table with plain decode in it is loaded
     modes: frozenset[str]
+    traces: bool = False  # a directory for traces was named at start
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,7 @@ class Steering:
     gamma_limit: int
     no_draft: NoDraft
     pin: Pin | None = None  # a budget set by hand
+    trace: str | None = None  # name of the trace being written
 
     def changed(self, request: Mapping[str, Any], prepared: Prepared) -> Steering:
         """This choice with the given keys changed.
@@ -127,6 +131,22 @@ def _set_no_draft(now: Steering, value: Any, prepared: Prepared) -> Steering:
     return replace(now, no_draft=NoDraft(mode=value, period=now.no_draft.period))
 
 
+def _set_trace(now: Steering, value: Any, prepared: Prepared) -> Steering:
+    if value is None or value == "":
+        return replace(now, trace=None)
+    if not prepared.traces:
+        raise SteeringError(
+            "dspark_trace: no directory for traces was named at start; set [trace] directory in "
+            "the file that SGLANG_DSPARK_CONFIG names"
+        )
+    # A name, never a path: requests must not choose where the server writes.
+    if not isinstance(value, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", value):
+        raise SteeringError(
+            f"dspark_trace={value!r}: expected a name of letters, digits, '-' and '_', or null"
+        )
+    return replace(now, trace=value)
+
+
 def _is_int(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and value == int(value)
 
@@ -137,4 +157,5 @@ _CHANGES = {
     "dspark_budget": _set_budget,
     "dspark_budget_fraction": _set_fraction,
     "dspark_no_draft": _set_no_draft,
+    "dspark_trace": _set_trace,
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,15 +14,19 @@ from sglang_dspark import __version__
 from sglang_dspark.engine.metrics import StepMetrics
 from sglang_dspark.engine.modes import MODES, WHOLE_BLOCK, Choice, Static, VerifyMode
 from sglang_dspark.engine.planner import LaunchedStep, StepPlanner
+from sglang_dspark.engine.ranks import Ranks, SoleRank
 from sglang_dspark.engine.requests import RequestSeeds
 from sglang_dspark.engine.rules import GreedyRule, Noise, Requested, Rule, SampledRule, Verified
 from sglang_dspark.engine.setup import set_up
 from sglang_dspark.engine.steering import Steering, SteeringError
+from sglang_dspark.engine.trace import Trace, TraceError
 from sglang_dspark.ops.accept import Accepted
+from sglang_dspark.ops.allocate import allocate
 from sglang_dspark.ops.markov import DraftBlock, sample_block
 from sglang_dspark.ops.noise import BlockNoise, CoupledNoise
 from sglang_dspark.ops.survival import confidences, survivals
 from sglang_dspark.seam.batch import HostCopy, batch_slots, context_tokens
+from sglang_dspark.seam.exporter import Exporter, metrics_enabled
 from sglang_dspark.seam.sampling import read_params
 from sglang_dspark.seam.target import TargetRows, prefill_positions
 from sglang_dspark.seam.window import Window
@@ -36,6 +41,8 @@ from sglang_dspark.settings import load_settings
 
 logger = logging.getLogger(__name__)
 
+EXPORT_EVERY = 16  # decode steps between updates of the metrics page
+
 
 class DSparkWorker(WorkerBase):
     """Serves `--speculative-algorithm DSPARK`."""
@@ -48,7 +55,10 @@ class DSparkWorker(WorkerBase):
             BlockNoise(self.gamma, self.device), CoupledNoise(self.vocab_size, self.device)
         )
         self._random_seed = target_worker.random_seed
+        self._ranks: Ranks = SoleRank()  # --tp-size above 1 is refused at start
         self._control_error: str | None = None
+        self._trace: Trace | None = None
+        self._exporter = Exporter() if metrics_enabled() else None
         if self.draft_warning:
             logger.warning("sglang-dspark: %s", self.draft_warning)
 
@@ -159,9 +169,12 @@ class DSparkWorker(WorkerBase):
         previous = torch.cat([anchors.unsqueeze(1), block.tokens[:, :-1]], 1)
         logits = self.draft_runner.model.confidence_head.logits(hidden, previous)
         survival = survivals(confidences(logits, self._temperatures))  # [bs, g]
-        choice = self._mode.choose(survival, step.plan.budget)
-        self._plans.note_confidence(step, HostCopy(survival), HostCopy(choice.draft_lens))
-        return choice
+        # The budget is always used up, so the host knows the number of rows without asking.
+        draft_lens = self._ranks.bind(allocate(survival, step.plan.budget))
+        self._plans.note_confidence(step, HostCopy(survival), HostCopy(draft_lens))
+        if self._trace is not None:
+            step.confidence_logits = HostCopy(logits)
+        return Choice(draft_lens, self._mode.layout(draft_lens, step.plan.num_rows))
 
     def _advance(self, batch: Any, step: LaunchedStep, publish: Publish) -> Any:
         """The no-draft form: one row per request, draft KV kept complete."""
@@ -190,7 +203,7 @@ class DSparkWorker(WorkerBase):
             model.markov_head,
             rule.chooser(num_drafts),
         )
-        return block, hidden
+        return replace(block, tokens=self._ranks.bind(block.tokens)), hidden
 
     def _commit(
         self,
@@ -203,6 +216,9 @@ class DSparkWorker(WorkerBase):
         ceiling: Tensor | None = None,
     ) -> Any:
         """Publish the new lengths, write draft KV, lay out the committed tokens."""
+        accepted = Accepted(
+            self._ranks.bind(accepted.accepted), self._ranks.bind(accepted.next_token)
+        )
         num_committed = accepted.accepted + 1
         new_seq_lens = seq_lens + num_committed
         publish(new_seq_lens)
@@ -247,8 +263,13 @@ class DSparkWorker(WorkerBase):
         self, num_correct_drafts_per_req: list[int], batch_size: int = 0
     ) -> None:
         done = self._plans.note_finished(num_correct_drafts_per_req)
-        if done is not None:
-            self._metrics.note_finished(done)
+        if done is None:
+            return
+        self._metrics.note_finished(done)
+        if self._trace is not None:
+            self._trace.add(done)
+        if self._exporter is not None and done.step.batch.step % EXPORT_EVERY == 0:
+            self._exporter.update(self._metrics.snapshot(self._plans.live))
 
     def clear_cache_pool(self) -> None:
         """SGLang flushed its caches."""
@@ -277,8 +298,24 @@ class DSparkWorker(WorkerBase):
         self.steer({"dspark_budget_fraction": frac})
 
     def _apply(self, steering: Steering) -> None:
+        if steering.trace != self._plans.steering.trace:
+            self._switch_trace(steering.trace)
         self._mode = MODES[steering.mode]()
         self._plans.steer(steering)
+
+    def _switch_trace(self, name: str | None) -> None:
+        opened = None if name is None else self._open_trace(name)
+        if self._trace is not None:
+            self._trace.close()
+        self._trace = opened
+
+    def _open_trace(self, name: str) -> Trace:
+        asked = self._settings.trace
+        header = {"gamma": self.gamma, "worker": __version__, "cost_table": self._setup.table_name}
+        try:
+            return Trace(asked.directory / f"{name}.jsonl", asked.max_mb << 20, header)
+        except TraceError as error:
+            raise SteeringError(str(error)) from None
 
     def dump_info_records(self) -> dict[str, Any]:
         """Shown by `/server_info` as `dspark_info_record`."""
@@ -292,6 +329,7 @@ class DSparkWorker(WorkerBase):
             "pinned_drafts": steering.pin.drafts if steering.pin else None,
             "pinned_fraction": steering.pin.fraction if steering.pin else None,
             "cost_table": self._setup.table_name,
+            "trace": steering.trace,
             "cost_table_reasons": list(self._setup.table.reasons) if self._setup.table else [],
             "control_error": self._control_error,
             **self._metrics.snapshot(self._plans.live),

@@ -1,0 +1,84 @@
+"""A per-step JSONL trace, off unless asked for, with all that a replay of the planner needs.
+
+It holds no text and no token ids: shapes, confidences, windows and outcomes only.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+
+from sglang_dspark.engine.planner import FinishedStep
+
+SCHEMA = "sglang-dspark-trace-1"
+
+
+class TraceError(ValueError):
+    """The trace cannot be written there."""
+
+
+class Trace:
+    """One open file. Writing stops at `max_bytes`, with a last line that says so."""
+
+    def __init__(self, path: Path, max_bytes: int, header: dict[str, Any]) -> None:
+        """Raises TraceError where the file exists already or cannot be made."""
+        try:
+            self._file: TextIO | None = path.open("x", encoding="utf-8")
+        except FileExistsError:
+            raise TraceError(f"trace {path.name} exists already; choose another name") from None
+        except OSError as error:
+            raise TraceError(f"trace {path.name} cannot be written: {error.strerror}") from None
+        self.path, self._left = path, max_bytes
+        self._write({"schema": SCHEMA, **header})
+
+    def add(self, done: FinishedStep) -> None:
+        """One finished decode step."""
+        step = done.step
+        record: dict[str, Any] = {
+            "step": step.batch.step,
+            "time_s": round(step.started_s, 6),
+            "slots": step.batch.slots.tolist(),
+            "generations": step.batch.generations.tolist(),
+            "context_tokens": step.batch.context_tokens,
+            "gamma": step.batch.gamma,
+            "drafts": step.plan.drafts,
+            "budget": step.plan.budget,
+            "rows": step.plan.num_rows,
+            "reason": step.plan.reason,
+            "predicted_ms": _number(step.plan.predicted_ms),
+            "predicted_tokens": _number(step.plan.predicted_tokens),
+            "accepted": done.accepted.tolist(),
+            "draft_lens": done.draft_lens.tolist(),
+        }
+        if step.survival is not None:
+            record["survival"] = np.round(step.survival.numpy().astype(float), 6).tolist()
+        if step.confidence_logits is not None:
+            logits = step.confidence_logits.numpy().astype(float)
+            record["confidence_logits"] = np.round(logits, 5).tolist()
+        if done.ceiling is not None:
+            record["ceiling"] = done.ceiling.tolist()
+        self._write(record)
+
+    def _write(self, record: dict[str, Any]) -> None:
+        if self._file is None:
+            return
+        line = json.dumps(record, separators=(",", ":")) + "\n"
+        if len(line) > self._left:
+            self._file.write('{"truncated":true}\n')
+            self.close()
+            return
+        self._left -= len(line)
+        self._file.write(line)
+
+    def close(self) -> None:
+        """Finish the file; later steps are not recorded."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def _number(value: float) -> float | None:
+    return None if np.isnan(value) else round(float(value), 4)
