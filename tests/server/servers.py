@@ -65,6 +65,10 @@ class Spec:
 CROWDED = ("--max-total-tokens", str(SMALL_POOL), "--schedule-conservativeness", "0.1")
 HOPEFUL = (("SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION", "8"),)  # tokens a request is admitted for
 
+# Compact without a cost table: every budget is pinned by the tests.
+NO_TABLE = 'cost_table = "off"'
+COMPACT = (("SGLANG_RAGGED_VERIFY_MODE", "compact"),)
+
 # In the order of the run.
 SPECS: Mapping[str, Spec] = {
     "control": Spec("text", gamma=None),
@@ -76,6 +80,8 @@ SPECS: Mapping[str, Spec] = {
     "law": Spec("noisy", gamma=2, flags=("--max-total-tokens", "4096")),
     "copy": Spec("copy"),
     "copy-alternate": Spec("copy", settings='[no_draft]\nmode = "alternate"\nperiod = 3'),
+    "modes": Spec("noisy", settings=NO_TABLE, environment=COMPACT, flags=("--enable-metrics",)),
+    "modes-sync": Spec("noisy", overlap=False, settings=NO_TABLE, environment=COMPACT),
     "small": Spec("small", flags=CROWDED, environment=HOPEFUL),
     "small-paged": Spec(
         "small",
