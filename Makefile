@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.installed
 SOURCES := sglang_dspark tests examples
 
-.PHONY: help demo test test-full serve lint format install clean
+.PHONY: help demo test test-full serve bench-planner lint format install clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -25,6 +25,9 @@ test-full: $(READY)  ## the whole grid of servers, hours; continues where it was
 
 serve: $(READY)  ## leave a server with the bundled pair running on port 30000
 	$(BIN)/sglang-dspark serve $(ARGS)
+
+bench-planner: $(READY)  ## time the planner beside SGLang's own
+	$(BIN)/python -m sglang_dspark.profiling.bench_planner $(ARGS)
 
 lint: $(READY)  ## format check, lint, types
 	$(BIN)/ruff format --check $(SOURCES)

@@ -18,9 +18,10 @@ import httpx
 
 from sglang_dspark.profiling.client import Client
 from sglang_dspark.profiling.server import Server
-from tests.planted import Pair, make_copy_pair, make_noisy_pair
+from tests.planted import Pair, make_copy_pair, make_garbage_pair, make_noisy_pair
 
 MAX_LIVE = 3
+START_TIMEOUT_S = 400  # half a minute on quiet cores
 BUNDLED = Path(__file__).parents[2] / "examples" / "tiny"
 PAGE = 16
 SMALL_CONTEXT = 512
@@ -78,13 +79,14 @@ SPECS: Mapping[str, Spec] = {
     "text-7-plain": Spec("text", gamma=7, overlap=False, radix=False),
     "text-no-draft": Spec("text", settings='[no_draft]\nmode = "on"'),
     "law": Spec("noisy", gamma=2, flags=("--max-total-tokens", "4096")),
+    "garbage": Spec("garbage"),
     "copy": Spec("copy"),
     "copy-alternate": Spec("copy", settings='[no_draft]\nmode = "alternate"\nperiod = 3'),
     "modes": Spec("noisy", settings=NO_TABLE, environment=COMPACT, flags=("--enable-metrics",)),
     "modes-sync": Spec("noisy", overlap=False, settings=NO_TABLE, environment=COMPACT),
     "small": Spec("small", flags=CROWDED, environment=HOPEFUL),
     "small-paged": Spec(
-        "small",
+        "small-gated",
         flags=(*CROWDED, "--page-size", str(PAGE), "--chunked-prefill-size", "64"),
         environment=HOPEFUL,
     ),
@@ -93,7 +95,9 @@ SPECS: Mapping[str, Spec] = {
 PLANTED: Mapping[str, Callable[[Path], Pair]] = {
     "noisy": partial(make_noisy_pair, max_positions=2048),
     "copy": partial(make_copy_pair, max_positions=16384),
-    "small": partial(make_copy_pair, max_positions=SMALL_CONTEXT),
+    "garbage": partial(make_garbage_pair, max_positions=2048),
+    "small": partial(make_copy_pair, max_positions=SMALL_CONTEXT, head_type="rnn"),
+    "small-gated": partial(make_copy_pair, max_positions=SMALL_CONTEXT, head_type="gated"),
 }
 
 
@@ -167,7 +171,7 @@ class Pool:
                 self._launch(name, keep={name, *also})
             server = self._starting.pop(name)
             try:
-                server.wait()
+                server.wait(timeout_s=START_TIMEOUT_S)
             except BaseException:
                 server.stop()
                 raise

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from tests.draft.reference import load_target
 from tests.server.conftest import Serve
 from tests.server.grid import (
     BATCHES,
@@ -17,7 +19,9 @@ from tests.server.grid import (
     compare_with,
     full_grid,
     run,
+    top_two_gap,
 )
+from tests.server.law import next_logits
 from tests.server.servers import Pairs, bundled_pair
 
 
@@ -32,6 +36,17 @@ def test_tokens_equal_those_without_speculation(
     print(result)
     assert result.identical, str(result)
     assert result.tokens == sum(map(len, control.answers))
+
+
+@pytest.mark.serves("control")
+def test_the_gap_asked_of_the_control_is_the_one_of_its_logits(
+    serve: Serve, pairs: Pairs, workload: Workload
+) -> None:
+    """No flip has ever asked for it, so it is asked for here."""
+    target = load_target(pairs.get("text").target)
+    for ids in workload.prompts[:4]:
+        best, second = np.sort(next_logits(target, [ids])[0])[:-3:-1]
+        assert top_two_gap(serve("control").client, ids) == pytest.approx(best - second, abs=1e-4)
 
 
 @pytest.mark.full

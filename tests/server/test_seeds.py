@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.server.ask import many
 from tests.server.conftest import Serve
 from tests.server.grid import load_prompts
 from tests.server.servers import Pairs, Running
@@ -66,3 +67,18 @@ def test_the_same_on_another_server(
     if "alone" not in kept:
         kept["alone"] = alone(serve(REFERENCE), prompts)
     assert in_company(serve(name), prompts) == kept["alone"]
+
+
+@pytest.mark.serves(REFERENCE, "text-7-plain")
+def test_unseeded_samples_do_not_depend_on_the_schedule(serve: Serve, prompts: list[Ids]) -> None:
+    """Without a seed the noise is keyed by (--random-seed, rid, anchor): overlap scheduling, the
+    prefix cache and the neighbours change nothing, while gamma may.
+    """
+    sampling = {"temperature": 1, "top_p": 0.9, "max_new_tokens": NEW, "ignore_eos": True}
+    rids = [f"schedule-{i}" for i in range(len(prompts))]
+    here = many(serve(REFERENCE).client, prompts, rids=rids, **sampling)
+    there = [
+        serve("text-7-plain").client.generate(prompt, rid=rid, **sampling)
+        for prompt, rid in zip(prompts, rids, strict=True)
+    ]
+    assert [a.tokens for a in there] == [a.tokens for a in here]
