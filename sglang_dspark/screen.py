@@ -123,7 +123,7 @@ def _show_answers(console: Console, result: DemoResult) -> None:
 
 def _end_of(prompt: str) -> str:
     shown = "\n".join(prompt.splitlines()[-PROMPT_LINES:])[-PROMPT_CHARS:]
-    return shown if shown == prompt else "[...] " + shown
+    return shown if shown == prompt else "[...] " + shown.lstrip()
 
 
 def _start_of(answer: str) -> str:

@@ -178,7 +178,7 @@ def main() -> None:
     parser.add_argument("--draft", type=Path, default=here / "draft")
     parser.add_argument("--twin", type=Path, help="Markov-less draft; default WORK/draft-r0")
     parser.add_argument("--prompts", type=Path, default=here / "prompts")
-    parser.add_argument("--max-new", type=int, default=160, help="tokens per prompt")
+    parser.add_argument("--max-new", type=int, default=128, help="tokens per prompt")
     parser.add_argument("--windows", type=int, default=120, help="for bits per byte, per domain")
     parser.add_argument("--out", type=Path, default=here / "evaluation.json")
     parser.add_argument("--threads", type=int, default=2)

@@ -229,4 +229,5 @@ def save_model(weights: dict[str, Tensor], config: dict, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     tensors = {name: w.detach().to(torch.bfloat16).contiguous() for name, w in weights.items()}
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    (folder / "model.safetensors").chmod(0o644)
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from data import DOMAINS
-from draft import Draft, DraftConfig
+from draft import Draft, DraftConfig, load_draft
 from model import KVCache, Target, load_target, save_model
 from tokenizer import EOS_ID, MASK_ID
 from torch import Tensor, nn
@@ -173,12 +173,14 @@ def sample_anchors(ids: Tensor, cfg: DraftConfig, rng: np.random.Generator) -> T
 class Run:
     """One draft in training, with its optimizers and running means of its metrics."""
 
-    def __init__(self, rank: int, target: Target) -> None:
+    def __init__(self, rank: int, target: Target, start: Path | None = None) -> None:
         cfg = DraftConfig(target=target.cfg, mask_token_id=MASK_ID, markov_rank=rank)
         self.draft = Draft(cfg)
         for name, weight in self.draft.named_parameters():
             if weight.ndim == 2 and "markov" not in name:
                 nn.init.normal_(weight, std=0.02)
+        if start:
+            self.draft.load_state_dict(load_draft(start).state_dict())
         self.draft.share_target(target)
         self.optimizers = build_optimizers(self.draft)
         self.loss = 0.0
@@ -240,6 +242,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=20, help="training time, at most 45")
     parser.add_argument("--own-minutes", type=float, default=6, help="time to write own text")
     parser.add_argument("--markov-rank", type=int, nargs="+", default=[64], help="0: no head")
+    parser.add_argument("--resume", action="store_true", help="start from the drafts in --work")
     parser.add_argument("--target", type=Path, default=here / "target")
     parser.add_argument("--work", type=Path, default=Path("build/tiny"), help="scratch folder")
     parser.add_argument("--out", type=Path, default=here / "draft", help="first draft's folder")
@@ -255,11 +258,13 @@ def main() -> None:
     own = own_text(writer, real, args.own_minutes, args.work / "own.npy")
     print(f"{len(own)} windows written by the target", flush=True)
     target = load_target(args.target)
-    runs = [Run(rank, target) for rank in args.markov_rank]
+    folders = [args.work / f"draft-r{rank}" for rank in args.markov_rank]
+    starts = folders if args.resume else [None] * len(folders)
+    runs = [Run(r, target, start) for r, start in zip(args.markov_rank, starts, strict=True)]
     steps = train(runs, target, (real, own), args.minutes, args.work)
     print(f"{steps} steps of {ROWS} windows of {WINDOW} tokens")
-    for run in runs:
-        run.export(args.work / f"draft-r{run.draft.cfg.markov_rank}")
+    for run, folder in zip(runs, folders, strict=True):
+        run.export(folder)
     runs[0].export(args.out)
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,7 +16,7 @@ from sglang.srt.server_args import ServerArgs
 from sglang_dspark.profiling.server import Server, ServerError
 from sglang_dspark.seam.arguments import draft_folder, unsupported
 from tests.planted import Pair
-from tests.server.servers import STRICT, Pairs
+from tests.server.servers import START_TIMEOUT_S, STRICT, Pairs
 
 # option in the text -> the argument that asks for it
 REFUSED: dict[str, dict[str, Any]] = {
@@ -124,16 +122,6 @@ def without_a_tensor(pair: Pair, folder: Path) -> Pair:
     return broken
 
 
-def captures_the_last_layer(pair: Pair, folder: Path) -> Pair:
-    config = json.loads((pair.draft / "config.json").read_text())
-    config["target_layer_ids"][-1] = config["num_target_layers"] - 1
-    broken = Pair(pair.target, folder / "last")
-    broken.draft.mkdir()
-    (broken.draft / "config.json").write_text(json.dumps(config))
-    (broken.draft / "model.safetensors").symlink_to(pair.draft / "model.safetensors")
-    return broken
-
-
 @pytest.fixture(scope="session")
 def logs(pairs: Pairs, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, str]]:
     """What each refused start logged; they run side by side."""
@@ -144,20 +132,13 @@ def logs(pairs: Pairs, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Map
         "gamma": (copy, ("--speculative-dspark-block-size", "9")),
         "tensor": (without_a_tensor(copy, folder), ()),
         "other target": (Pair(copy.target, noisy.draft), ()),
-        "last layer": (captures_the_last_layer(copy, folder), ()),
-        "settings": (copy, ()),
     }
-    settings = folder / "settings.toml"
-    settings.write_text('[no_draft]\nmode = "sometimes"')
     running = {}
     for name, (pair, flags) in starts.items():
         command = ["--model-path", pair.target, "--speculative-algorithm", "DSPARK"]
         command += ["--speculative-draft-model-path", pair.draft, *flags]
-        environment = STRICT | (
-            {"SGLANG_DSPARK_CONFIG": str(settings)} if name == "settings" else {}
-        )
         log = folder / f"{name}.log"
-        running[name] = Server(command, log=log, environment=environment)
+        running[name] = Server(command, log=log, environment=STRICT)
         running[name].launch()
     try:
         yield {name: log_of(server) for name, server in running.items()}
@@ -168,9 +149,8 @@ def logs(pairs: Pairs, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Map
 
 def log_of(server: Server) -> str:
     with pytest.raises(ServerError, match="ended while starting"):
-        server.wait(timeout_s=300)
+        server.wait(timeout_s=START_TIMEOUT_S)
     server.stop()
-    time.sleep(0.1)
     return server.log.read_text(errors="replace")
 
 
@@ -179,17 +159,13 @@ def log_of(server: Server) -> str:
     ("name", "says"),
     [
         ("mixed chunk", ["DSPARK cannot be served like this", "--enable-mixed-chunk"]),
-        ("gamma", ["9", "7", "speculative-dspark-block-size"]),
+        ("gamma", ["--speculative-dspark-block-size 9", "block_size 7"]),
         ("tensor", ["missing", "markov_head.markov_w2.weight"]),
-        ("other target", ["trained for"]),
-        ("last layer", ["target_layer_ids", "5"]),
-        ("settings", ["settings.toml", "no_draft.mode"]),
+        ("other target", ["belongs to another target", "--speculative-draft-model-path"]),
     ],
 )
 def test_a_real_start_is_refused_and_says_why(
     name: str, says: list[str], logs: Mapping[str, str]
 ) -> None:
-    errors = [line for line in logs[name].splitlines() if all(text in line for text in says)]
-    several_lines = all(text in logs[name] for text in says)
-    assert errors or several_lines, logs[name][-3000:]
+    assert all(text in logs[name] for text in says), logs[name][-3000:]
     assert "fired up" not in logs[name]
