@@ -51,6 +51,8 @@ def resolve_arguments(server_args: Any) -> None:
         "speculative_num_steps": 1,
         "speculative_eagle_topk": 1,
     }
+    if options.speculative_dspark_align_verify_tokens_to_graph_tier:
+        logger.info("DSPARK: aligning windows to captured sizes is what this planner always does")
     if options.max_running_requests is None:
         derived["max_running_requests"] = 48
         logger.info("DSPARK: --max-running-requests is not given, 48 is used (SGLang's default)")

@@ -15,7 +15,7 @@ from sglang.srt.server_args import ServerArgs
 
 from sglang_dspark.profiling.server import Server, ServerError
 from sglang_dspark.seam.arguments import draft_folder, unsupported
-from tests.planted import Pair
+from tests.planted import Pair, make_random_pair
 from tests.server.servers import START_TIMEOUT_S, STRICT, Pairs
 
 # option in the text -> the argument that asks for it
@@ -126,12 +126,13 @@ def without_a_tensor(pair: Pair, folder: Path) -> Pair:
 def logs(pairs: Pairs, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, str]]:
     """What each refused start logged; they run side by side."""
     folder = tmp_path_factory.mktemp("refused")
-    copy, noisy = pairs.get("copy"), pairs.get("noisy")
+    copy = pairs.get("copy")
+    other = make_random_pair(folder / "other", gamma=7, max_positions=16384)
     starts = {
         "mixed chunk": (copy, ("--enable-mixed-chunk",)),
         "gamma": (copy, ("--speculative-dspark-block-size", "9")),
         "tensor": (without_a_tensor(copy, folder), ()),
-        "other target": (Pair(copy.target, noisy.draft), ()),
+        "other target": (Pair(copy.target, other.draft), ()),
     }
     running = {}
     for name, (pair, flags) in starts.items():
