@@ -51,11 +51,12 @@ class Scale:
     tokens: int
     long_prompts: int
     long_tokens: int
-    tail: int  # tokens left to the context end for the one prompt that goes there
+    tail: int  # tokens left to the context end for the one prompt that goes there; 0: no such one
 
 
 FULL = Scale(prompts=64, tokens=128, long_prompts=8, long_tokens=512, tail=256)
-SMALL = Scale(prompts=8, tokens=40, long_prompts=2, long_tokens=96, tail=48)
+SMALL = Scale(prompts=8, tokens=40, long_prompts=2, long_tokens=96, tail=0)
+END = Scale(prompts=8, tokens=1, long_prompts=0, long_tokens=1, tail=48)
 
 
 def load_prompts(pair: Pair, count: int) -> list[Ids]:
@@ -81,12 +82,14 @@ class Workload:
 
     def __init__(self, pair: Pair, scale: Scale) -> None:
         prompts = load_prompts(pair, scale.prompts)
-        context = context_length(pair)
-        self.works = (
+        works = [
             Work(prompts, scale.tokens),
             Work(prompts[: scale.long_prompts], scale.long_tokens),
-            Work([_fill(prompts, context - scale.tail)], scale.tail),
-        )
+        ]
+        if scale.tail:
+            length = context_length(pair) - scale.tail
+            works.append(Work([_fill(prompts, length)], scale.tail))
+        self.works = tuple(works)
 
     @cached_property
     def prompts(self) -> list[Ids]:

@@ -49,7 +49,7 @@ class Spec:
     environment: tuple[tuple[str, str], ...] = ()
 
     def command(self, pair: Pair) -> list[str]:
-        out = ["--model-path", str(pair.target), "--sleep-on-idle"]
+        out = ["--model-path", str(pair.target), "--dtype", "float32", "--sleep-on-idle"]
         out += ["--random-seed", str(RANDOM_SEED), "--max-running-requests", "16"]
         if self.gamma is not None:
             out += ["--speculative-algorithm", "DSPARK"]
