@@ -58,7 +58,6 @@ def serve(request: pytest.FixtureRequest, pool: Pool) -> Iterator[Serve]:
     used: dict[str, Running] = {}
 
     def get(name: str) -> Running:
-        assert name in names, f"say @pytest.mark.serves({name!r})"
         used[name] = pool.get(name, also=names)
         return used[name]
 
@@ -81,8 +80,7 @@ def known_controls() -> dict[str, Control]:
 
 @pytest.fixture
 def control(serve: Serve, workload: Workload, known_controls: dict[str, Control]) -> Control:
-    """The server without speculation, whose answers are asked for once a session."""
-    client = serve("control").client
-    known = known_controls.setdefault("", Control(client, workload))
-    known.client = client  # a new one, when the pool has made room meanwhile
+    """The server without speculation; it is started again only if a flip asks for its logits."""
+    known = known_controls.setdefault("", Control(lambda: serve("control").client, workload))
+    known.client = lambda: serve("control").client
     return known

@@ -13,7 +13,7 @@ import argparse
 import json
 import random
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import product
@@ -113,17 +113,17 @@ def _fill(prompts: Sequence[Ids], length: int) -> Ids:
 class Control:
     """The server without speculation: its answers, and how near to a tie it was."""
 
-    def __init__(self, client: Client, workload: Workload) -> None:
+    def __init__(self, client: Callable[[], Client], workload: Workload) -> None:
         self.client, self._workload = client, workload
 
     @cached_property
     def answers(self) -> list[Ids]:
-        return self._workload.answers(self.client, batch=8)
+        return self._workload.answers(self.client(), batch=8)
 
     def gap_at(self, prompt: int, position: int) -> float:
         """Top-2 logit gap after the prompt and the first `position` output tokens."""
         ids = self._workload.prompts[prompt] + self.answers[prompt][:position]
-        return top_two_gap(self.client, ids)
+        return top_two_gap(self.client(), ids)
 
 
 def top_two_gap(client: Client, ids: Ids) -> float:
@@ -192,7 +192,8 @@ def run(grid: Mapping[str, Spec], scale: Scale, pair: Pair, record: Record, fold
         return all(record.rows[name]["identical"] for name in names)
     workload = Workload(pair, scale)
     with serve(SPECS["control"], pair, folder, "control") as without:
-        control = Control(Client(without.url), workload)
+        client = Client(without.url)
+        control = Control(lambda: client, workload)
         for name, spec in grid.items():
             missing = [b for b in BATCHES if f"{name} batch={b}" not in record.rows]
             if not missing:

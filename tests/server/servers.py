@@ -187,12 +187,14 @@ class Pool:
             running.stop()
 
     def _prefetch(self, keep: set[str]) -> None:
-        for name in self.upcoming:
-            if name in keep or name in self._starting:
-                continue
-            if name not in self._running and len(keep) + len(self._starting) < MAX_LIVE:
-                self._launch(name, keep)
-                return
+        """Start what comes next, unless that would end what is needed before it."""
+        later = [name for name in self.upcoming if name not in self._running]
+        if not later or self._starting:
+            return
+        idle = [n for n in self._running if n not in keep]
+        has_room = len(self._running) < MAX_LIVE
+        if has_room or any(self._next_use(n) > self._next_use(later[0]) for n in idle):
+            self._launch(later[0], keep)
 
     def _launch(self, name: str, keep: set[str]) -> None:
         """Start without waiting; whoever is needed last makes room."""

@@ -28,7 +28,7 @@ from tests.server.servers import Pairs, bundled_pair
 
 @pytest.mark.parametrize("batch", BATCHES)
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.serves("control", name)) for name in COVERING]
+    "name", [pytest.param(name, marks=pytest.mark.serves(name)) for name in COVERING]
 )
 def test_tokens_equal_those_without_speculation(
     name: str, batch: int, serve: Serve, workload: Workload, control: Control
@@ -42,7 +42,7 @@ def test_tokens_equal_those_without_speculation(
 @pytest.mark.serves("control", "text-7")
 def test_tokens_equal_up_to_the_context_end(serve: Serve, pairs: Pairs) -> None:
     workload = Workload(pairs.get("text"), END)
-    control = Control(serve("control").client, workload)
+    control = Control(lambda: serve("control").client, workload)
     result = compare_with(control, workload, serve("text-7").client, batch=1)
     assert result.identical, str(result)
     assert len(control.answers[-1]) == END.tail - 2  # where SGLang stops

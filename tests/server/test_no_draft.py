@@ -14,7 +14,7 @@ from tests.server.grid import BATCHES, Control, Workload, compare_with
 GAMMA = 7
 
 
-@pytest.mark.serves("control", "text-no-draft")
+@pytest.mark.serves("text-no-draft")
 @pytest.mark.parametrize("batch", BATCHES)
 def test_never_drafting_gives_the_same_tokens(
     batch: int, serve: Serve, workload: Workload, control: Control

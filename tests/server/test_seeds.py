@@ -58,9 +58,7 @@ def test_the_same_alone_and_in_company(
     assert [list(tokens) for tokens in free] != kept["alone"]
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=pytest.mark.serves(REFERENCE, n)) for n in OTHERS]
-)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.serves(n)) for n in OTHERS])
 def test_the_same_on_another_server(
     name: str, serve: Serve, prompts: list[Ids], kept: dict[str, list[Ids]]
 ) -> None:
@@ -69,16 +67,29 @@ def test_the_same_on_another_server(
     assert in_company(serve(name), prompts) == kept["alone"]
 
 
-@pytest.mark.serves(REFERENCE, "text-7-plain")
-def test_unseeded_samples_do_not_depend_on_the_schedule(serve: Serve, prompts: list[Ids]) -> None:
-    """Without a seed the noise is keyed by (--random-seed, rid, anchor): overlap scheduling, the
-    prefix cache and the neighbours change nothing, while gamma may.
-    """
+def by_rid(server: Running, prompts: list[Ids], batch: int) -> list[Ids]:
+    """Samples without a seed: their noise is keyed by (--random-seed, rid, anchor)."""
     sampling = {"temperature": 1, "top_p": 0.9, "max_new_tokens": NEW, "ignore_eos": True}
-    rids = [f"schedule-{i}" for i in range(len(prompts))]
-    here = many(serve(REFERENCE).client, prompts, rids=rids, **sampling)
-    there = [
-        serve("text-7-plain").client.generate(prompt, rid=rid, **sampling)
-        for prompt, rid in zip(prompts, rids, strict=True)
-    ]
-    assert [a.tokens for a in there] == [a.tokens for a in here]
+    out: list[Ids] = []
+    for start in range(0, len(prompts), batch):
+        rids = [f"rid-{start + i}" for i in range(batch)]
+        answers = many(server.client, prompts[start : start + batch], rids=rids, **sampling)
+        out += [list(a.tokens) for a in answers]
+    return out
+
+
+@pytest.mark.serves(REFERENCE)
+def test_a_rid_repeats_its_samples_in_any_company(
+    serve: Serve, prompts: list[Ids], kept: dict[str, list[Ids]]
+) -> None:
+    kept["by rid"] = by_rid(serve(REFERENCE), prompts, batch=8)
+    assert by_rid(serve(REFERENCE), prompts, batch=1) == kept["by rid"]
+
+
+@pytest.mark.serves("text-7-plain")
+def test_the_schedule_and_the_cache_do_not_change_unseeded_samples(
+    serve: Serve, prompts: list[Ids], kept: dict[str, list[Ids]]
+) -> None:
+    if "by rid" not in kept:
+        kept["by rid"] = by_rid(serve(REFERENCE), prompts, batch=8)
+    assert by_rid(serve("text-7-plain"), prompts, batch=4) == kept["by rid"]
