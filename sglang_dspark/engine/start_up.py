@@ -74,7 +74,7 @@ class StartUpTimer:
             step = self._step(batch, num_requests, self._gamma)
 
             def run() -> None:
-                self._worker.run_step(batch, step)
+                self._worker.run_step(batch.again(), step)
 
             parts = [self._worker.step_parts_ms(run) for _ in range(WARM_UPS + SAMPLES)]
         draft, verify, whole = np.median(np.array(parts[WARM_UPS:]), axis=0)
@@ -82,7 +82,7 @@ class StartUpTimer:
 
     def _verify(self, num_rows: int, context: int) -> float:
         """ms of the target's forward over `num_rows` rows, spread as a scheduler would."""
-        num_requests = max(1, num_rows // 4)
+        num_requests = min(max(1, num_rows // 4), self._requests[-1])
         lens = torch.full((num_requests,), num_rows // num_requests - 1, dtype=torch.int64)
         lens[: num_rows - int(lens.sum()) - num_requests] += 1
         width = int(lens.max()) + 1
@@ -91,13 +91,15 @@ class StartUpTimer:
             ids = torch.ones((num_requests, width), dtype=torch.int64, device=window.slots.device)
             layout = row_layout(lens.to(window.slots.device), num_rows)
             layout = WHOLE_BLOCK.layout if num_requests == 1 else layout
-            return _median_ms(lambda: self._worker.target.verify(batch, ids, window, layout))
+            return _median_ms(
+                lambda: self._worker.target.verify(batch.again(), ids, window, layout)
+            )
 
     def _no_draft(self, num_requests: int, context: int) -> float:
         """ms of a whole plain decode step."""
         with self._batch(num_requests, context, 1) as batch:
             step = self._step(batch, num_requests, 0)
-            return _median_ms(lambda: self._worker.run_step(batch, step))
+            return _median_ms(lambda: self._worker.run_step(batch.again(), step))
 
     def _batch(self, num_requests: int, context: int, width: int) -> Any:
         """context: tokens of the whole batch."""

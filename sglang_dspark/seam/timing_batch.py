@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,11 +14,15 @@ from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 from sglang_dspark.seam.records import AnchorState
 
 
-class TimingBatch:
-    """Looks like a decode batch of SGLang; a field that nobody set is None."""
+class Stand:
+    """Stands in for a batch or request of SGLang; a field that nobody set is None."""
 
     def __init__(self, **fields: Any) -> None:
         self.__dict__.update(fields)
+
+    def again(self) -> Stand:
+        """A copy for one more step: a step changes its batch, and SGLang restores it."""
+        return Stand(**self.__dict__)
 
     def __getattr__(self, name: str) -> None:
         if name.startswith("__"):
@@ -28,7 +31,7 @@ class TimingBatch:
 
 
 @contextmanager
-def timing_batch(runner: Any, contexts: Sequence[int], width: int) -> Iterator[TimingBatch]:
+def timing_batch(runner: Any, contexts: Sequence[int], width: int) -> Iterator[Stand]:
     """A greedy batch of len(contexts) requests with that many committed tokens each.
 
     width: rows that a step may write behind them. Request rows are borrowed from the empty pool
@@ -48,12 +51,10 @@ def timing_batch(runner: Any, contexts: Sequence[int], width: int) -> Iterator[T
     table[1 : bs + 1, :longest] = scattered[index].view(bs, longest).to(table)
     lens = torch.tensor(list(contexts), dtype=torch.int64)
     device_lens = lens.to(table.device)
-    request = SimpleNamespace(
-        rid="timing", lora_id=None, sampling_params=SimpleNamespace(sampling_seed=None, top_k=1)
-    )
+    request = Stand(rid="timing", sampling_params=Stand(top_k=1))
     anchors = torch.full((bs,), 1, dtype=torch.int64, device=table.device)
     try:
-        yield TimingBatch(
+        yield Stand(
             reqs=[request] * bs,
             forward_mode=ForwardMode.DECODE,
             spec_algorithm=SpeculativeAlgorithm.DSPARK,
@@ -64,15 +65,13 @@ def timing_batch(runner: Any, contexts: Sequence[int], width: int) -> Iterator[T
             req_pool_indices=rows,
             req_pool_indices_cpu=rows.cpu(),
             req_to_token_pool=pool,
-            sampling_info=SimpleNamespace(
+            sampling_info=Stand(
                 is_all_greedy=True,
                 top_ks=torch.ones(bs, dtype=torch.int32, device=table.device),
                 temperatures=torch.ones(bs, 1, device=table.device),
                 need_top_k_sampling=False,
                 need_top_p_sampling=False,
                 need_min_p_sampling=False,
-                grammars=None,
-                has_watermark_candidates=False,
             ),
             return_hidden_states_mode=0,
         )
