@@ -78,6 +78,7 @@ SPECS: Mapping[str, Spec] = {
     "text-1": Spec("text", gamma=1, overlap=False),
     "text-7-plain": Spec("text", gamma=7, overlap=False, radix=False),
     "text-no-draft": Spec("text", settings='[no_draft]\nmode = "on"'),
+    "scheduled": Spec("text", environment=COMPACT),
     "law": Spec("noisy", gamma=2, flags=("--max-total-tokens", "4096")),
     "garbage": Spec("garbage"),
     "copy": Spec("copy"),
@@ -204,7 +205,8 @@ class Pool:
                 break
             self._running.pop(max(idle, key=self._next_use)).stop()
         spec = SPECS[name]
-        environment = STRICT | dict(spec.environment)
+        # Cost tables of the user's cache must not decide what a test sees.
+        environment = STRICT | {"XDG_CACHE_HOME": str(self._folder)} | dict(spec.environment)
         if spec.settings:
             file = self._folder / f"{name}.toml"
             file.write_text(spec.settings)

@@ -167,3 +167,20 @@ def test_the_metrics_page_follows_the_worker(serve: Serve):
     page = httpx.get(f"{server.url}/metrics").text
     for name in ("steps_total", "verified_drafts_total", "accept_length", "calibration_error"):
         assert f"sglang:dspark_{name}" in page
+
+
+@pytest.mark.serves("scheduled")
+def test_a_table_measured_at_start_decides_windows_and_changes_no_token(serve: Serve):
+    server = serve("scheduled")
+    record = server.client.worker_record()
+    assert record["cost_table"].endswith(".json") and record["no_draft"] == "auto"
+    with steered(server, dspark_verify_mode="static"):
+        expected = answers(server)
+    steer(server, dspark_no_draft="auto")
+    with counting(server) as seen:
+        assert answers(server) == expected
+    assert seen.verified_drafts < seen.drafted or seen.no_draft_steps > 0
+    record = server.client.worker_record()
+    assert set(record["step_reasons"]) & {"search", "no-draft", "probe"}
+    assert record["predicted_step_ms"] > 0 and record["actual_step_ms"] > 0
+    steer(server, dspark_verify_mode="compact")
