@@ -20,7 +20,8 @@ from sglang_dspark.profiling.client import Client
 from sglang_dspark.profiling.server import Server
 from tests.planted import Pair, make_copy_pair, make_garbage_pair, make_noisy_pair
 
-MAX_LIVE = 3
+MAX_LIVE = 4  # starting ones included
+MAX_STARTING = 2  # one a core; a start is mostly imports
 START_TIMEOUT_S = 400  # half a minute on quiet cores
 BUNDLED = Path(__file__).parents[2] / "examples" / "tiny"
 PAGE = 16
@@ -189,13 +190,15 @@ class Pool:
 
     def _prefetch(self, keep: set[str]) -> None:
         """Start what comes next, unless that would end what is needed before it."""
-        later = [name for name in self.upcoming if name not in self._running]
-        if not later or self._starting:
-            return
-        idle = [n for n in self._running if n not in keep]
-        has_room = len(self._running) < MAX_LIVE
-        if has_room or any(self._next_use(n) > self._next_use(later[0]) for n in idle):
-            self._launch(later[0], keep)
+        for name in self.upcoming:
+            if name in self._running or name in self._starting:
+                continue
+            idle = [n for n in self._running if n not in keep]
+            has_room = len(self._running) + len(self._starting) < MAX_LIVE
+            spare = any(self._next_use(n) > self._next_use(name) for n in idle)
+            if len(self._starting) >= MAX_STARTING or not (has_room or spare):
+                return
+            self._launch(name, keep)
 
     def _launch(self, name: str, keep: set[str]) -> None:
         """Start without waiting; whoever is needed last makes room."""
