@@ -23,6 +23,7 @@ from sglang_dspark.core.budget import (
 )
 from sglang_dspark.core.costs import StepCosts
 from sglang_dspark.core.feedback import AcceptanceFeedback
+from sglang_dspark.core.host_time import HostTime
 from sglang_dspark.core.plan import NAN, Batch, Pin, Plan, Reason
 from sglang_dspark.core.relay import ConfidenceRelay
 
@@ -43,8 +44,11 @@ class Outlook:
         relay: ConfidenceRelay,
         costs: StepCosts | None,
         feedback: AcceptanceFeedback | None = None,
+        host: HostTime | None = None,
     ) -> None:
+        """host: adds the engine's own time between steps to every price."""
         self.relay, self.costs, self.feedback = relay, costs, feedback
+        self._host = host or HostTime()
 
     def tokens(self, batch: Batch) -> tuple[F64, bool]:
         """([n + 1] expected tokens by budget, n = requests x gamma limit; whether that rests on
@@ -59,13 +63,16 @@ class Outlook:
         n = batch.num_requests
         if self.costs is None:
             return np.full(n * batch.gamma + 1, NAN)
-        return self.costs.drafting_ms(n, batch.context_tokens, batch.gamma)
+        step_ms = self.costs.drafting_ms(n, batch.context_tokens, batch.gamma)
+        step_ms += self._host.ms(n)
+        return step_ms
 
     def no_draft_ms(self, batch: Batch) -> float:
         """ms of plain decode; NaN where it is not priced."""
         if self.costs is None:
             return NAN
-        return self.costs.no_draft_ms(batch.num_requests, batch.context_tokens)
+        n = batch.num_requests
+        return self.costs.no_draft_ms(n, batch.context_tokens) + self._host.ms(n)
 
     def num_rows(self, batch: Batch, budget: int) -> int:
         n = batch.num_requests
@@ -135,7 +142,7 @@ class Searching:
     def plan(self, batch: Batch) -> Plan:
         n = batch.num_requests
         tau, informed = self._outlook.tokens(batch)
-        step_ms = self._costs.drafting_ms(n, batch.context_tokens, batch.gamma)
+        step_ms = self._outlook.drafting_ms(batch)
         best, reason = self._best(tau, step_ms)
         if self._arms is not None:
             plain_ms = self._outlook.no_draft_ms(batch)

@@ -12,6 +12,7 @@ from sglang_dspark.core.arms import ArmRules
 from sglang_dspark.core.calibration_live import LiveCalibration
 from sglang_dspark.core.costs import StepCosts
 from sglang_dspark.core.feedback import AcceptanceFeedback
+from sglang_dspark.core.host_time import HostTime
 from sglang_dspark.core.plan import Batch, Plan
 from sglang_dspark.core.planner import NeverDraft, Outlook, Pinned, Planner, Searching, VerifyAll
 from sglang_dspark.core.relay import ConfidenceRelay
@@ -85,6 +86,7 @@ class StepPlanner:
         self._lag = lag
         self._relay = ConfidenceRelay(num_slots, gamma, lag)
         self._feedback = AcceptanceFeedback(gamma)
+        self.host = HostTime()
         self._step = -1
         self._prepared: Plan | None = None
         self._batch: Batch | None = None
@@ -99,7 +101,8 @@ class StepPlanner:
         self._planner = self._build(steering)
 
     def _build(self, steering: Steering) -> Planner:
-        outlook = Outlook(self._relay, self.costs, self._feedback if self._schedules else None)
+        feedback = self._feedback if self._schedules else None
+        outlook = Outlook(self._relay, self.costs, feedback, self.host)
         drafting = self._build_drafting(steering, outlook)
         match steering.no_draft.mode:
             case "on":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -57,6 +58,7 @@ class DSparkWorker(WorkerBase):
         self._random_seed = target_worker.random_seed
         self._ranks: Ranks = SoleRank()  # --tp-size above 1 is refused at start
         self._control_error: str | None = None
+        self._step_end_s: float | None = None  # of the last decode step; None after a prefill
         self._trace: Trace | None = None
         self._exporter = Exporter() if metrics_enabled() else None
         if self.draft_warning:
@@ -104,6 +106,7 @@ class DSparkWorker(WorkerBase):
     def prefill(self, batch: Any, publish: Publish) -> Any:
         """Run prompt rows, keep their draft KV, draw the first token of each request."""
         slots, positions = batch.out_cache_loc, prefill_positions(batch)
+        self._step_end_s = None  # the next gap holds a prefill
         self._seeds.admit(batch.reqs, batch.req_pool_indices)
         rows = self.target.prefill(batch)
         # Keyed by the last prompt position: the drawn token becomes the first anchor.
@@ -114,12 +117,17 @@ class DSparkWorker(WorkerBase):
 
     def decode(self, batch: Any, publish: Publish) -> Any:
         """One step of every running request, with a drafted block or as plain decode."""
+        if self._step_end_s is not None:
+            gap_ms = (time.perf_counter() - self._step_end_s) * 1e3
+            self._plans.host.add(len(batch.reqs), gap_ms)
         step = self._plans.take()
         if step is None:  # without overlap SGLang does not ask for a plan beforehand
             self._prepare(batch)
             step = self._plans.take()
         self._metrics.note_launch(step)
         step.result = self.run_step(batch, step, publish)
+        if self.is_synchronous:  # elsewhere the host's time hides behind the device's
+            self._step_end_s = time.perf_counter()
         return step.result
 
     def run_step(self, batch: Any, step: LaunchedStep, publish: Publish = publish_nothing) -> Any:

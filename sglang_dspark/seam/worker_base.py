@@ -73,9 +73,14 @@ class WorkerBase(BaseSpecWorker):
         """Rows of the request table; every running request has one."""
         return int(self.model_runner.req_to_token_pool.req_to_token.shape[0])
 
+    @property
+    def is_synchronous(self) -> bool:
+        """Whether a forward has ended when its call returns."""
+        return torch.device(self.device).type == "cpu"
+
     def synchronize(self) -> None:
         """Wait for the device; nothing to wait for on a CPU."""
-        if torch.device(self.device).type != "cpu":
+        if not self.is_synchronous:
             torch.get_device_module(self.device).synchronize()
 
     @property
