@@ -206,11 +206,11 @@ def run(grid: Mapping[str, Spec], scale: Scale, pair: Pair, record: Record, fold
     return all(record.rows[name]["identical"] for name in names)
 
 
-def main() -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--full", action="store_true", help="every gamma and combination; hours")
     parser.add_argument("--out", type=Path, default=Path("out/grid.json"))
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(argv)
     grid = dict(full_grid()) if arguments.full else {name: SPECS[name] for name in COVERING}
     scale = FULL if arguments.full else SMALL
     with tempfile.TemporaryDirectory() as folder:

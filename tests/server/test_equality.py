@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -13,13 +11,10 @@ from tests.server.grid import (
     BATCHES,
     COVERING,
     END,
-    FULL,
     Control,
-    Record,
     Workload,
     compare_with,
-    full_grid,
-    run,
+    main,
     top_two_gap,
 )
 from tests.server.law import next_logits
@@ -61,8 +56,6 @@ def test_the_gap_asked_of_the_control_is_the_one_of_its_logits(
 
 @pytest.mark.full
 @pytest.mark.timeout(12 * 3600)
-def test_the_whole_grid(tmp_path: Path, pairs: Pairs) -> None:
-    pair = pairs.get("text")
-    assert pair == bundled_pair(), "the whole grid is for the trained pair"
-    record = Record(Path("out/grid.json"), {"pair": "examples/tiny"})
-    assert run(dict(full_grid()), FULL, pair, record, tmp_path)
+def test_the_whole_grid() -> None:
+    assert bundled_pair() is not None, "the whole grid is for the trained pair"
+    assert main(["--full", "--out", "out/grid.json"]) == 0
