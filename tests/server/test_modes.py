@@ -104,7 +104,6 @@ def test_a_pinned_budget_is_the_number_of_rows_the_target_runs(serve: Serve, fra
 def test_cap_accept_shows_the_ceiling_that_compact_hides(serve: Serve):
     server = serve("modes")
     with steered(server, dspark_verify_mode="cap-accept", dspark_budget=1):
-        steer(server, dspark_verify_mode="cap-accept")
         httpx.post(
             f"{server.url}/set_internal_state",
             json={"server_args": {"dspark_clear_info_records": 1}},
