@@ -15,7 +15,7 @@ help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(READY)  ## install, then serve the bundled pair with and without DSPARK and compare
-	$(BIN)/sglang-dspark demo $(ARGS)
+	$(BIN)/sglang-dspark demo --force $(ARGS)
 
 test: $(READY)  ## install, then run the tests (ARGS="-k name" for some of them)
 	$(BIN)/python -m pytest $(ARGS)
@@ -33,7 +33,7 @@ lint: $(READY)  ## format check, lint, types
 	$(BIN)/ruff format --check $(SOURCES)
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/mypy sglang_dspark/core sglang_dspark/profiling sglang_dspark/settings.py \
-		sglang_dspark/cli.py sglang_dspark/screen.py
+		sglang_dspark/cli
 
 format: $(READY)  ## rewrite the source as `lint` wants it
 	$(BIN)/ruff format $(SOURCES)

@@ -28,8 +28,10 @@ RULES: dict[str, tuple[set[str], set[str] | None]] = {
     "engine": ({"core", "ops", "draft", "seam", "settings"}, TORCH),
     # sgl_kernel is tried, to stand aside where SGLang's own CPU build works.
     "cpu": ({"core", "ops", "seam", "settings"}, TORCH | {"psutil", "sgl_kernel"}),
-    "profiling": ({"core", "draft.checkpoint", "settings"}, {"numpy", "scipy", "httpx", "psutil"}),
-    "screen": ({"profiling"}, {"rich", "psutil"}),
+    "profiling": (
+        {"core", "draft.checkpoint", "settings"},
+        {"numpy", "scipy", "httpx", "aiohttp", "psutil", "pydantic"},
+    ),
 }
 MAY_NAME_SGLANG = {"seam"}
 # Checkpoints are parsed where there is no torch (profiling, argument checks).
@@ -118,7 +120,7 @@ def test_the_walk_would_notice(where, line):
         ("ops/x.py", "from sglang_dspark.core import noise"),
         ("seam/x.py", "from sglang.srt.environ import envs"),
         ("profiling/x.py", "from sglang_dspark.draft.checkpoint import DraftConfig"),
-        ("cli.py", "from sglang_dspark.profiling.client import Client"),
+        ("cli/x.py", "from sglang_dspark.profiling.client import Client"),
     ],
 )
 def test_the_walk_lets_the_rest_pass(where, line):

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.nn.functional as F
-from model import ModelConfig, Target, save_model
+from model import ModelConfig, Target, load_target, save_model
 from tokenizer import EOS
 from tokenizers import Tokenizer
 from torch import Tensor, nn
@@ -34,9 +34,9 @@ def window_length(step: int) -> int:
     return LONG if step % 12 == 0 else SHORT
 
 
-def sample_windows(tokens: dict[str, np.ndarray], step: int, length: int) -> Tensor:
-    """[B, length + 1] random windows, about CODE_SHARE of them code; depends on `step` only."""
-    rng = np.random.default_rng(step)
+def sample_windows(tokens: dict[str, np.ndarray], seed: tuple[int, int], length: int) -> Tensor:
+    """[B, length + 1] random windows, about CODE_SHARE of them code; depends on the seed only."""
+    rng = np.random.default_rng(seed)
     rows = []
     for _ in range(max(1, STEP_TOKENS // length)):
         source = tokens["code" if rng.random() < CODE_SHARE else "text"]
@@ -105,15 +105,22 @@ def export(target: Target, tokenizer_folder: Path, folder: Path) -> None:
 
 
 class Run:
-    """Model, optimizers and clock: what a resumed run needs, in one file."""
+    """Model, optimizers and clock: what a resumed run needs, in one file.
 
-    def __init__(self, path: Path) -> None:
+    `start` is a trained checkpoint to go on from, with a new clock and new optimizers.
+    """
+
+    def __init__(self, path: Path, start: Path | None = None) -> None:
         self.path = path
         self.target = Target(ModelConfig())
         for weight in self.target.parameters():
             if weight.ndim == 2:
                 nn.init.normal_(weight, std=0.02)
+        if start:
+            self.target.load_state_dict(load_target(start).state_dict())
+            self.target.requires_grad_(True)
         self.optimizers = build_optimizers(self.target)
+        self.seed = 1 if start else 0  # a run that goes on sees other windows
         self.step = 0
         self.tokens = 0
         self.seconds = 0.0
@@ -126,11 +133,13 @@ class Run:
         for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(saved)
         self.step, self.tokens, self.seconds = state["step"], state["tokens"], state["seconds"]
+        self.seed = state["seed"]
 
     def save(self) -> None:
         state = {
             "target": self.target.state_dict(),
             "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
+            "seed": self.seed,
             "step": self.step,
             "tokens": self.tokens,
             "seconds": self.seconds,
@@ -147,7 +156,7 @@ def train_steps(run: Run, tokens: dict[str, np.ndarray], minutes: float) -> Iter
         begun = time.monotonic()
         progress = run.seconds / (60 * minutes)
         length = window_length(run.step)
-        ids = sample_windows(tokens, run.step, length)
+        ids = sample_windows(tokens, (run.seed, run.step), length)
         loss = (fast_loss if length == SHORT else next_token_loss)(run.target, ids)
         loss.backward()
         nn.utils.clip_grad_norm_(run.target.parameters(), 1.0)
@@ -165,6 +174,7 @@ def main() -> None:
     parser.add_argument("--work", type=Path, default=Path("build/tiny"), help="scratch folder")
     parser.add_argument("--out", type=Path, default=here / "target", help="final checkpoint")
     parser.add_argument("--tokenizer", type=Path, default=here / "target")
+    parser.add_argument("--start", type=Path, help="go on from this checkpoint, with a new clock")
     parser.add_argument("--snapshot", type=Path, help="also export here every 5 minutes")
     parser.add_argument("--threads", type=int, default=2)
     args = parser.parse_args()
@@ -177,7 +187,7 @@ def main() -> None:
         split: {d: np.load(args.work / f"{d}.{split}.npy") for d in ("code", "text")}
         for split in ("train", "heldout")
     }
-    run = Run(args.work / "target.pt")
+    run = Run(args.work / "target.pt", args.start)
     print(f"{sum(w.numel() for w in run.target.parameters()) / 1e6:.2f} M parameters", flush=True)
     mean, saved = 0.0, run.seconds
     for loss in train_steps(run, tokens["train"], args.minutes):

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from sglang_dspark.profiling.demo import DemoPlan, DemoResult
-from sglang_dspark.profiling.report import DomainNumbers
+from sglang_dspark.profiling.demo_record import DomainNumbers
 
 BUSY_LOAD = 0.5  # runnable processes per core before the demo has started any
 ANSWERS_SHOWN = 2  # per domain

@@ -1,0 +1,3 @@
+from sglang_dspark.cli import main
+
+main()
