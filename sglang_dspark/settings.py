@@ -43,6 +43,15 @@ class TraceSettings(BaseModel):
     max_mb: int = Field(default=64, ge=1, description="a trace stops growing at this size")
 
 
+class ControlSettings(BaseModel):
+    """What run-time control may name: files of these folders, without their `.json`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    cost_tables: Path | None = Field(default=None, description="folder of cost tables")
+    calibrations: Path | None = Field(default=None, description="folder of STS files")
+
+
 class Settings(BaseModel):
     """The settings file. Unknown keys are refused."""
 
@@ -50,6 +59,14 @@ class Settings(BaseModel):
 
     no_draft: NoDraft = NoDraft()
     trace: TraceSettings = TraceSettings()
+    scheduler: Literal["lagged", "algorithm-1"] = Field(
+        default="lagged",
+        description=(
+            "lagged: budgets from confidences of earlier steps; algorithm-1: the paper's "
+            "synchronous rule, which waits for the confidences of every step"
+        ),
+    )
+    control: ControlSettings = ControlSettings()
     cost_table: Literal["auto", "off"] = Field(
         default="auto",
         description=(

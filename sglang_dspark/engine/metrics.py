@@ -58,7 +58,6 @@ class StepMetrics:
         self._steps += 1
         self._no_draft_steps += not step.plan.drafts
         self._reasons[step.plan.reason] += 1
-        self._rows += step.plan.num_rows
         last, self._last = self._last, step
         if last is None or last.batch.step != step.batch.step - 1:
             return
@@ -69,7 +68,8 @@ class StepMetrics:
             self._actual_ms += elapsed_s * 1e3
 
     def note_finished(self, done: FinishedStep) -> None:
-        """Outcome of a decode step; no-draft steps verify nothing and do not count."""
+        """Outcome of a decode step; no-draft steps verify nothing and count their rows only."""
+        self._rows += done.step.plan.num_rows
         if not done.step.plan.drafts:
             return
         self._requests += len(done.accepted)
@@ -97,10 +97,13 @@ class StepMetrics:
             "draft_len_histogram": self._draft_len_histogram.tolist(),
             "accept_length": _ratio(self._accepted, self._requests, plus=1.0),
             "ceiling_accept_length": _ratio(self._ceiling, self._ceiling_requests, plus=1.0),
+            "ceiling_drafts": self._ceiling,
+            "ceiling_requests": self._ceiling_requests,
             "trim_ratio": _ratio(self._drafted - self._verified, self._drafted),
             "planned_rows": self._rows,
             "predicted_step_ms": _ratio(self._predicted_ms, self._priced_steps),
             "actual_step_ms": _ratio(self._actual_ms, self._priced_steps),
+            "priced_steps": self._priced_steps,
             "calibration_error": _plain(live.ece),
             "calibration_bias": _plain(live.bias),
             "step_seconds": self._seconds["step"],

@@ -81,6 +81,16 @@ class Compact:
 MODES: dict[str, type[VerifyMode]] = {mode.name: mode for mode in (Static, CapAccept, Compact)}
 
 
-def verify_mode(environment: Mapping[str, str]) -> str:
-    """The mode that a server starts in."""
-    return environment.get(VARIABLE) or Static.name
+def starting_mode(
+    environment: Mapping[str, str], *, has_confidence: bool, captures_graphs: bool, tables: bool
+) -> tuple[str, str]:
+    """The mode that a server starts in, and why. tables: cost tables are not switched off."""
+    if named := environment.get(VARIABLE):
+        return named, f"as {VARIABLE} says"
+    if not has_confidence:
+        return Static.name, "the draft has no confidence head"
+    if captures_graphs:
+        return Static.name, "decode graphs are captured; --disable-cuda-graph allows compact"
+    if not tables:
+        return Static.name, "cost_table = off"
+    return Compact.name, "confidence head and cost table"

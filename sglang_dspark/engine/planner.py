@@ -7,18 +7,28 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from sglang_dspark.core.arms import ArmRules
 from sglang_dspark.core.calibration_live import LiveCalibration
-from sglang_dspark.core.costs import StepCosts
 from sglang_dspark.core.feedback import AcceptanceFeedback
 from sglang_dspark.core.host_time import HostTime
 from sglang_dspark.core.plan import Batch, Plan
-from sglang_dspark.core.planner import NeverDraft, Outlook, Pinned, Planner, Searching, VerifyAll
+from sglang_dspark.core.planner import (
+    NeverDraft,
+    Outlook,
+    Pinned,
+    Planner,
+    Searching,
+    Synchronous,
+    VerifyAll,
+)
 from sglang_dspark.core.relay import ConfidenceRelay
 from sglang_dspark.engine.modes import MODES
 from sglang_dspark.engine.steering import Steering
 from sglang_dspark.seam.batch import I64, HostCopy
+
+F32 = npt.NDArray[np.float32]
 
 
 class Alternate:
@@ -29,6 +39,15 @@ class Alternate:
 
     def plan(self, batch: Batch) -> Plan:
         return self._planners[batch.step // self._period % 2].plan(batch)
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """Host milliseconds of one step; device work may still be queued after them."""
+
+    draft_ms: float  # the draft forward
+    target_ms: float  # the target forward
+    worker_ms: float  # the whole step
 
 
 @dataclass(slots=True)
@@ -42,6 +61,8 @@ class LaunchedStep:
     confidence_logits: HostCopy | None = None  # [bs, g] raw; only while a trace is written
     result: Any = None  # SGLang's result of the step; its tensors reach the host with it
     started_s: float = 0.0  # host clock
+    gap_ms: float | None = None  # since the decode step before; None: a prefill lay between
+    spent: Spent | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +100,16 @@ class StepPlanner:
     """
 
     def __init__(
-        self, gamma: int, num_slots: int, lag: int, costs: StepCosts | None, steering: Steering
+        self,
+        gamma: int,
+        num_slots: int,
+        lag: int,
+        steering: Steering,
+        *,
+        algorithm_1: bool = False,
     ) -> None:
-        self.costs = costs
+        """algorithm_1: the paper's synchronous rule in place of the lagged search."""
+        self._algorithm_1 = algorithm_1
         self.live = LiveCalibration(gamma)
         self._lag = lag
         self._relay = ConfidenceRelay(num_slots, gamma, lag)
@@ -97,6 +125,7 @@ class StepPlanner:
     def steer(self, steering: Steering) -> None:
         """Take a new choice from the next step on."""
         self.steering = steering
+        self.costs = None if steering.table is None else steering.table.costs
         self._schedules = MODES[steering.mode].schedules
         self._planner = self._build(steering)
 
@@ -116,6 +145,8 @@ class StepPlanner:
             return Pinned(outlook, steering.pin)
         if not self._schedules or self.costs is None:
             return VerifyAll(outlook)
+        if self._algorithm_1:
+            return Synchronous(self.costs)
         arms = ArmRules() if steering.no_draft.mode == "auto" else None
         return Searching(outlook, self.costs, arms=arms)
 
@@ -141,6 +172,12 @@ class StepPlanner:
         self._prepared = None
         self._launched.append(step)
         return step
+
+    def admit(self, step: LaunchedStep, survival: F32) -> None:
+        """Close a plan that was left open until the block of its step [bs, g] was drafted."""
+        if step.plan.reason == "algorithm-1":
+            assert isinstance(self._planner, Synchronous)
+            step.plan = self._planner.admit(step.batch, survival)
 
     def note_confidence(
         self, step: LaunchedStep, survival: HostCopy, lens: HostCopy | None

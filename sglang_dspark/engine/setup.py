@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING
 
 from sglang_dspark.core.calibration import Calibration, identity, load_calibration
 from sglang_dspark.core.cost_table import Provenance
+from sglang_dspark.core.cost_verdict import Server
 from sglang_dspark.core.costs import StepCosts
 from sglang_dspark.engine.identity import describe_server
-from sglang_dspark.engine.modes import MODES, VARIABLE, verify_mode
+from sglang_dspark.engine.modes import MODES, VARIABLE, Compact, starting_mode
+from sglang_dspark.engine.shelf import PricedTable, Shelf
 from sglang_dspark.engine.start_up import SAMPLES, StartUpTimer
 from sglang_dspark.engine.steering import Prepared, Steering
 from sglang_dspark.engine.tables import LoadedTable, find_table
@@ -31,16 +33,10 @@ logger = logging.getLogger(__name__)
 class Setup:
     """Fixed from here on; `steering` is where run-time control starts."""
 
+    server: Server
+    mode_reason: str  # why this server starts in its verify mode
     prepared: Prepared
     steering: Steering
-    table: LoadedTable | None
-    costs: StepCosts | None
-    calibration: Calibration
-
-    @property
-    def table_name(self) -> str:
-        """As `/server_info` shows it."""
-        return "verify-all" if self.table is None else self.table.name
 
 
 def set_up(worker: DSparkWorker, settings: Settings) -> Setup:
@@ -50,31 +46,45 @@ def set_up(worker: DSparkWorker, settings: Settings) -> Setup:
         ValueError: a mode, table or calibration that cannot serve; names the option to change.
     """
     has_confidence = worker.draft_runner.model.confidence_head is not None
-    mode = verify_mode(os.environ)
+    mode, reason = starting_mode(
+        os.environ,
+        has_confidence=has_confidence,
+        captures_graphs=worker.captures_graphs,
+        tables=settings.cost_table != "off",
+    )
     schedules = MODES[mode].schedules
     if schedules and not has_confidence:
         raise ValueError(f"{VARIABLE}={mode}: the draft has no confidence head; unset it")
-    table = _table(worker, settings) if schedules else None
-    costs = None
-    if table is not None:
-        costs = StepCosts(table.table, max_requests=worker.max_requests, gamma=worker.gamma)
+    server = describe_server(**worker.identity)
+
+    def price(found: LoadedTable) -> PricedTable:
+        costs = StepCosts(found.table, max_requests=worker.max_requests, gamma=worker.gamma)
+        return PricedTable(found.name, found.verdict, found.reasons, costs)
+
+    table = _table(worker, server, settings) if schedules else None
+    priced = None if table is None else price(table)
+    possible = {n for n, m in MODES.items() if has_confidence or not m.schedules}
     prepared = Prepared(
         gamma=worker.gamma,
         has_confidence=has_confidence,
-        prices_no_draft=costs is not None and costs.prices_no_draft,
-        modes=frozenset(n for n, m in MODES.items() if has_confidence or not m.schedules),
+        modes=frozenset(possible - ({Compact.name} if worker.captures_graphs else set())),
+        shelf=Shelf(server, price, settings.control.cost_tables, settings.control.calibrations),
+        table=priced,
+        calibration=_calibration(worker),
         traces=settings.trace.directory is not None,
     )
-    steering = Steering(mode, worker.gamma, _no_draft(settings.no_draft, prepared, schedules))
-    steering.check(prepared)
-    return Setup(prepared, steering, table, costs, _calibration(worker))
-
-
-def _no_draft(asked: NoDraft, prepared: Prepared, schedules: bool) -> NoDraft:
-    """`auto` unless the user says otherwise, where plain decode has a price."""
-    if asked.mode is not None:
-        return asked
-    return NoDraft(mode="auto" if schedules and prepared.prices_no_draft else "off")
+    no_draft = settings.no_draft
+    if no_draft.mode is None:  # `auto` where plain decode has a price
+        auto = schedules and priced is not None and priced.costs.prices_no_draft
+        no_draft = NoDraft(
+            mode="auto" if auto and settings.scheduler == "lagged" else "off",
+            period=no_draft.period,
+        )
+    steering = Steering(
+        mode, worker.gamma, no_draft, table=priced, calibration=prepared.calibration
+    )
+    steering.check()
+    return Setup(server, reason, prepared, steering)
 
 
 def _calibration(worker: DSparkWorker) -> Calibration:
@@ -82,11 +92,10 @@ def _calibration(worker: DSparkWorker) -> Calibration:
     return identity(worker.gamma) if named is None else load_calibration(Path(named), worker.gamma)
 
 
-def _table(worker: DSparkWorker, settings: Settings) -> LoadedTable | None:
+def _table(worker: DSparkWorker, server: Server, settings: Settings) -> LoadedTable | None:
     if settings.cost_table == "off":
         logger.warning("sglang-dspark: cost_table = off: every draft is verified (verify-all)")
         return None
-    server = describe_server(**worker.identity)
     timer = StartUpTimer(worker, worker.max_requests, worker.context_len)
     provenance = Provenance(
         kind="start-up",

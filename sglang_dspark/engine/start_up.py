@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import astuple
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -73,12 +74,13 @@ class StartUpTimer:
         with self._batch(num_requests, self._contexts[0], self._gamma + 1) as batch:
             step = self._step(batch, num_requests, self._gamma)
 
-            def run() -> None:
+            spent = []
+            for _ in range(WARM_UPS + SAMPLES):
                 self._worker.run_step(batch.again(), step)
-
-            parts = [self._worker.step_parts_ms(run) for _ in range(WARM_UPS + SAMPLES)]
-        draft, verify, whole = np.median(np.array(parts[WARM_UPS:]), axis=0)
-        return float(draft), float(max(whole - draft - verify, 0.0))
+                self._worker.synchronize()
+                spent.append(astuple(step.spent))
+        draft, target, whole = np.median(np.array(spent[WARM_UPS:]), axis=0)
+        return float(draft), float(max(whole - draft - target, 0.0))
 
     def _verify(self, num_rows: int, context: int) -> float:
         """ms of the target's forward over `num_rows` rows, spread as a scheduler would."""

@@ -7,8 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from sglang_dspark.core.calibration import Calibration, identity
 from sglang_dspark.core.plan import Pin
 from sglang_dspark.engine.modes import MODES
+from sglang_dspark.engine.shelf import PricedTable, Shelf, ShelfError
 from sglang_dspark.settings import NoDraft
 
 KEYS = (
@@ -17,9 +19,14 @@ KEYS = (
     "dspark_budget",
     "dspark_budget_fraction",
     "dspark_no_draft",
+    "dspark_cost_table",
+    "dspark_sts",
     "dspark_trace",
 )
 NO_DRAFT_MODES = ("off", "on", "auto", "alternate")
+
+
+UNCALIBRATED = identity(1)  # for what never reads a temperature
 
 
 class SteeringError(ValueError):
@@ -32,8 +39,10 @@ class Prepared:
 
     gamma: int  # the most that may be drafted
     has_confidence: bool
-    prices_no_draft: bool  # a cost table with plain decode in it is loaded
     modes: frozenset[str]
+    shelf: Shelf  # other tables and calibrations, by name
+    table: PricedTable | None = None  # of the start
+    calibration: Calibration = UNCALIBRATED  # of the start
     traces: bool = False  # a directory for traces was named at start
 
 
@@ -45,7 +54,15 @@ class Steering:
     gamma_limit: int
     no_draft: NoDraft
     pin: Pin | None = None  # a budget set by hand
+    table: PricedTable | None = None  # None: nothing is priced, every draft is verified
+    calibration: Calibration = UNCALIBRATED
+    calibration_name: str = "start"
     trace: str | None = None  # name of the trace being written
+
+    @property
+    def table_name(self) -> str:
+        """As `/server_info` shows it."""
+        return "verify-all" if self.table is None else self.table.name
 
     def changed(self, request: Mapping[str, Any], prepared: Prepared) -> Steering:
         """This choice with the given keys changed.
@@ -57,10 +74,10 @@ class Steering:
         new = self
         for key, value in request.items():
             new = _CHANGES[key](new, value, prepared) if key in _CHANGES else _unknown(key)
-        new.check(prepared)
+        new.check()
         return new
 
-    def check(self, prepared: Prepared) -> None:
+    def check(self) -> None:
         """Raises SteeringError where the parts of the choice do not go together."""
         schedules = MODES[self.mode].schedules
         if self.pin is not None and not schedules:
@@ -68,7 +85,8 @@ class Steering:
                 f"a pinned budget has no effect in verify mode {self.mode}: "
                 "set dspark_verify_mode to compact or cap-accept first"
             )
-        if self.no_draft.mode == "auto" and not (schedules and prepared.prices_no_draft):
+        priced = self.table is not None and self.table.costs.prices_no_draft
+        if self.no_draft.mode == "auto" and not (schedules and priced):
             raise SteeringError(
                 "dspark_no_draft=auto needs verify mode compact or cap-accept and a cost table "
                 "that prices a no-draft step"
@@ -131,6 +149,30 @@ def _set_no_draft(now: Steering, value: Any, prepared: Prepared) -> Steering:
     return replace(now, no_draft=NoDraft(mode=value, period=now.no_draft.period))
 
 
+def _set_table(now: Steering, value: Any, prepared: Prepared) -> Steering:
+    if value is None or value == "":
+        return replace(now, table=prepared.table)
+    if value == "off":
+        kept = now.no_draft if now.no_draft.mode != "auto" else NoDraft(mode="off")
+        return replace(now, table=None, no_draft=kept)
+    try:
+        return replace(now, table=prepared.shelf.table(value))
+    except ShelfError as error:
+        raise SteeringError(str(error)) from None
+
+
+def _set_calibration(now: Steering, value: Any, prepared: Prepared) -> Steering:
+    if value is None or value == "":
+        return replace(now, calibration=prepared.calibration, calibration_name="start")
+    if value == "off":
+        return replace(now, calibration=identity(prepared.gamma), calibration_name="off")
+    try:
+        found = prepared.shelf.calibration(value)
+    except ShelfError as error:
+        raise SteeringError(str(error)) from None
+    return replace(now, calibration=found, calibration_name=str(value))
+
+
 def _set_trace(now: Steering, value: Any, prepared: Prepared) -> Steering:
     if value is None or value == "":
         return replace(now, trace=None)
@@ -157,5 +199,7 @@ _CHANGES = {
     "dspark_budget": _set_budget,
     "dspark_budget_fraction": _set_fraction,
     "dspark_no_draft": _set_no_draft,
+    "dspark_cost_table": _set_table,
+    "dspark_sts": _set_calibration,
     "dspark_trace": _set_trace,
 }

@@ -41,16 +41,17 @@ def find_table(server: Server, named: str | None, measure: Callable[[], CostTabl
         TableRefused: the named file cannot be read or does not fit; never falls back in silence.
     """
     if named is not None:
-        return _load(Path(named), server, named_by_user=True)
+        return load_table(Path(named), server, named_by_user=True)
     for path in _candidates():
         with suppress(TableRefused):
-            return _load(path, server, named_by_user=False)
+            return load_table(path, server, named_by_user=False)
     table = measure()
     path = store(table, server)
     return LoadedTable(path.name if path else "start-up (not stored)", table, "use", ())
 
 
-def _load(path: Path, server: Server, *, named_by_user: bool) -> LoadedTable:
+def load_table(path: Path, server: Server, *, named_by_user: bool) -> LoadedTable:
+    """One file, judged. Raises TableRefused."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

@@ -6,12 +6,13 @@ It holds no text and no token ids: shapes, confidences, windows and outcomes onl
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TextIO
 
 import numpy as np
 
-from sglang_dspark.engine.planner import FinishedStep
+from sglang_dspark.engine.planner import FinishedStep, Spent
 
 SCHEMA = "sglang-dspark-trace-1"
 
@@ -50,6 +51,8 @@ class Trace:
             "reason": step.plan.reason,
             "predicted_ms": _number(step.plan.predicted_ms),
             "predicted_tokens": _number(step.plan.predicted_tokens),
+            "gap_ms": None if step.gap_ms is None else round(step.gap_ms, 4),
+            **_rounded(step.spent),
             "accepted": done.accepted.tolist(),
             "draft_lens": done.draft_lens.tolist(),
         }
@@ -78,6 +81,10 @@ class Trace:
         if self._file is not None:
             self._file.close()
             self._file = None
+
+
+def _rounded(spent: Spent | None) -> dict[str, float]:
+    return {} if spent is None else {k: round(v, 4) for k, v in asdict(spent).items()}
 
 
 def _number(value: float) -> float | None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import asdict, replace
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ from torch import Tensor
 from sglang_dspark import __version__
 from sglang_dspark.engine.metrics import StepMetrics
 from sglang_dspark.engine.modes import MODES, WHOLE_BLOCK, Choice, Static, VerifyMode
-from sglang_dspark.engine.planner import LaunchedStep, StepPlanner
+from sglang_dspark.engine.planner import LaunchedStep, Spent, StepPlanner
 from sglang_dspark.engine.ranks import Ranks, SoleRank
 from sglang_dspark.engine.requests import RequestSeeds
 from sglang_dspark.engine.rules import GreedyRule, Noise, Requested, Rule, SampledRule, Verified
@@ -74,14 +74,12 @@ class DSparkWorker(WorkerBase):
         self._mode: VerifyMode = Static()  # while a cost table is measured
         self._setup = set_up(self, self._settings)
         self._metrics.clear()
-        temperatures = self._setup.calibration.temperatures
-        self._temperatures = torch.tensor(temperatures, device=self.device)
         self._plans = StepPlanner(
             self.gamma,
             self.num_request_slots,
             2 if self.overlaps else 1,
-            self._setup.costs,
             self._setup.steering,
+            algorithm_1=self._settings.scheduler == "algorithm-1",
         )
         self._apply(self._setup.steering)
         self._log_summary()
@@ -90,7 +88,7 @@ class DSparkWorker(WorkerBase):
         draft, steering = self.draft_runner.model.draft, self._setup.steering
         logger.info(
             "sglang-dspark %s serves DSPARK: draft=%s gamma=%d (trained %d) markov=%s rank %d, "
-            "verify mode=%s, cost table=%s, no_draft=%s, draft attention=%s",
+            "verify mode=%s (%s), cost table=%s, no_draft=%s, draft attention=%s",
             __version__,
             draft.path,
             self.gamma,
@@ -98,7 +96,8 @@ class DSparkWorker(WorkerBase):
             draft.markov_head_type,
             draft.markov_rank,
             steering.mode,
-            self._setup.table_name,
+            self._setup.mode_reason,
+            steering.table_name,
             steering.no_draft.mode,
             self.draft_runner.attention_backend,
         )
@@ -117,13 +116,12 @@ class DSparkWorker(WorkerBase):
 
     def decode(self, batch: Any, publish: Publish) -> Any:
         """One step of every running request, with a drafted block or as plain decode."""
-        if self._step_end_s is not None:
-            gap_ms = (time.perf_counter() - self._step_end_s) * 1e3
-            self._plans.host.add(len(batch.reqs), gap_ms)
+        gap_ms = self._gap_ms(len(batch.reqs))
         step = self._plans.take()
         if step is None:  # without overlap SGLang does not ask for a plan beforehand
             self._prepare(batch)
             step = self._plans.take()
+        step.gap_ms = gap_ms
         self._metrics.note_launch(step)
         step.result = self.run_step(batch, step, publish)
         if self.is_synchronous:  # elsewhere the host's time hides behind the device's
@@ -132,17 +130,21 @@ class DSparkWorker(WorkerBase):
 
     def run_step(self, batch: Any, step: LaunchedStep, publish: Publish = publish_nothing) -> Any:
         """Carry out a planned step."""
-        with self._metrics.time("step"):
-            run = self._speculate if step.plan.drafts else self._advance
-            return run(batch, step, publish)
-
-    def step_parts_ms(self, run: Callable[[], None]) -> tuple[float, float, float]:
-        """(draft forward, target forward, whole step) host ms of one step that `run` makes."""
+        run = self._speculate if step.plan.drafts else self._advance
         before = self._metrics.seconds
-        run()
-        self.synchronize()
+        with self._metrics.time("step"):
+            result = run(batch, step, publish)
         after = self._metrics.seconds
-        return tuple((after[p] - before[p]) * 1e3 for p in ("draft", "verify", "step"))
+        step.spent = Spent(*((after[p] - before[p]) * 1e3 for p in ("draft", "verify", "step")))
+        return result
+
+    def _gap_ms(self, num_requests: int) -> float | None:
+        """The engine's time since the last decode step; None after a prefill."""
+        if self._step_end_s is None:
+            return None
+        gap_ms = (time.perf_counter() - self._step_end_s) * 1e3
+        self._plans.host.add(num_requests, gap_ms)
+        return gap_ms
 
     def _prepare(self, batch: Any, future_map: Any = None) -> None:
         """SGLang's budget-prepare call, made before the forward of every batch under overlap."""
@@ -177,6 +179,8 @@ class DSparkWorker(WorkerBase):
         previous = torch.cat([anchors.unsqueeze(1), block.tokens[:, :-1]], 1)
         logits = self.draft_runner.model.confidence_head.logits(hidden, previous)
         survival = survivals(confidences(logits, self._temperatures))  # [bs, g]
+        if step.plan.reason == "algorithm-1":  # synchronous: the budget needs this block
+            self._plans.admit(step, survival.cpu().numpy())
         # The budget is always used up, so the host knows the number of rows without asking.
         draft_lens = self._ranks.bind(allocate(survival, step.plan.budget))
         self._plans.note_confidence(step, HostCopy(survival), HostCopy(draft_lens))
@@ -309,6 +313,8 @@ class DSparkWorker(WorkerBase):
         if steering.trace != self._plans.steering.trace:
             self._switch_trace(steering.trace)
         self._mode = MODES[steering.mode]()
+        temperatures = steering.calibration.temperatures
+        self._temperatures = torch.tensor(temperatures, device=self.device)
         self._plans.steer(steering)
 
     def _switch_trace(self, name: str | None) -> None:
@@ -319,7 +325,13 @@ class DSparkWorker(WorkerBase):
 
     def _open_trace(self, name: str) -> Trace:
         asked = self._settings.trace
-        header = {"gamma": self.gamma, "worker": __version__, "cost_table": self._setup.table_name}
+        header = {
+            "worker": __version__,
+            "gamma": self.gamma,
+            "lag": 2 if self.overlaps else 1,
+            "max_requests": self.max_requests,
+            "server": asdict(self._setup.server),
+        }
         try:
             return Trace(asked.directory / f"{name}.jsonl", asked.max_mb << 20, header)
         except TraceError as error:
@@ -336,9 +348,13 @@ class DSparkWorker(WorkerBase):
             "no_draft": steering.no_draft.mode,
             "pinned_drafts": steering.pin.drafts if steering.pin else None,
             "pinned_fraction": steering.pin.fraction if steering.pin else None,
-            "cost_table": self._setup.table_name,
+            "mode_reason": self._setup.mode_reason,
+            "cost_table": steering.table_name,
+            "cost_table_verdict": steering.table.verdict if steering.table else None,
+            "cost_table_reasons": list(steering.table.reasons) if steering.table else [],
+            "calibration": steering.calibration_name,
             "trace": steering.trace,
-            "cost_table_reasons": list(self._setup.table.reasons) if self._setup.table else [],
+            "server": asdict(self._setup.server),
             "control_error": self._control_error,
             **self._metrics.snapshot(self._plans.live),
         }

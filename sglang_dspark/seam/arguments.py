@@ -34,11 +34,16 @@ def resolve_arguments(server_args: Any) -> None:
 
     folder = draft_folder(options)
     draft = read_draft_config(folder)
-    mode = os.environ.get(MODE_VARIABLE) or VERIFY_MODES[0]
-    if mode != "static" and draft.confidence is None:
+    mode = os.environ.get(MODE_VARIABLE)
+    if mode in ("compact", "cap-accept") and draft.confidence is None:
         raise ValueError(
             f"{MODE_VARIABLE}={mode} needs a draft with a confidence head, and {folder} has none: "
             "unset the variable, or give another draft with --speculative-draft-model-path"
+        )
+    if draft.confidence is None and (useless := _scheduling_flags(options)):
+        raise ValueError(
+            f"{', '.join(useless)}: no effect with {folder}, a draft without a confidence head; "
+            "leave it out"
         )
     gamma = resolve_gamma(
         draft,
@@ -122,18 +127,15 @@ def unsupported(options: Any, environment: Any) -> list[str]:
             f"--speculative-eagle-topk {options.speculative_eagle_topk}: DSPARK drafts a chain; "
             "leave it out"
         )
-    scheduling = {
-        "--speculative-dspark-sps-table-path": options.speculative_dspark_sps_table_path,
-        "--speculative-dspark-confidence-sts-path": options.speculative_dspark_confidence_sts_path,
-    }
-    if (environment.get(MODE_VARIABLE) or VERIFY_MODES[0]) == "static":
+    captures = not options.device.startswith("cpu") and not options.disable_cuda_graph
+    if environment.get(MODE_VARIABLE) == "static" or (
+        captures and MODE_VARIABLE not in environment
+    ):
         reasons += [
             f"{name} has no effect in verify mode static: set {MODE_VARIABLE}=compact or leave "
             "it out"
-            for name, value in scheduling.items()
-            if value
+            for name in _scheduling_flags(options)
         ]
-    captures = not options.device.startswith("cpu") and not options.disable_cuda_graph
     if environment.get(MODE_VARIABLE) == "compact" and captures:
         reasons.append(
             f"{MODE_VARIABLE}=compact with captured decode graphs is not supported yet; add "
@@ -142,10 +144,19 @@ def unsupported(options: Any, environment: Any) -> list[str]:
     return reasons + _refused_environment(environment)
 
 
+def _scheduling_flags(options: Any) -> list[str]:
+    """Given flags that only a scheduling mode reads."""
+    flags = {
+        "--speculative-dspark-sps-table-path": options.speculative_dspark_sps_table_path,
+        "--speculative-dspark-confidence-sts-path": options.speculative_dspark_confidence_sts_path,
+    }
+    return [name for name, value in flags.items() if value]
+
+
 def _refused_environment(environment: Any) -> list[str]:
     reasons = []
-    mode = environment.get(MODE_VARIABLE) or VERIFY_MODES[0]
-    if mode not in VERIFY_MODES:
+    mode = environment.get(MODE_VARIABLE)
+    if mode and mode not in VERIFY_MODES:
         reasons.append(f"{MODE_VARIABLE}={mode}: expected one of {', '.join(VERIFY_MODES)}")
     for name, value in sorted(environment.items()):
         if (

@@ -119,6 +119,11 @@ class WorkerBase(BaseSpecWorker):
         return get_spec().speculative_dspark_confidence_sts_path
 
     @property
+    def captures_graphs(self) -> bool:
+        """Whether SGLang records decode steps as graphs here."""
+        return not str(self.device).startswith("cpu") and not self.server_args.disable_cuda_graph
+
+    @property
     def overlaps(self) -> bool:
         """Whether SGLang plans a step before the one before it has ended."""
         return not get_schedule().disable_overlap_schedule

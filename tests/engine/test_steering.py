@@ -2,22 +2,36 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from sglang_dspark.core.calibration import Calibration, dump_calibration
+from sglang_dspark.core.cost_schema import dump_table
+from sglang_dspark.core.costs import StepCosts
 from sglang_dspark.core.plan import Pin
+from sglang_dspark.engine.shelf import PricedTable, Shelf
 from sglang_dspark.engine.steering import Prepared, Steering, SteeringError
+from sglang_dspark.engine.tables import LoadedTable
 from sglang_dspark.settings import NoDraft
+from tests.engine.test_tables import SERVER, table
 
+
+def price(found: LoadedTable) -> PricedTable:
+    costs = StepCosts(found.table, max_requests=8, gamma=7)
+    return PricedTable(found.name, found.verdict, found.reasons, costs)
+
+
+SHELF = Shelf(SERVER, price)
 FULL = Prepared(
     gamma=7,
     has_confidence=True,
-    prices_no_draft=True,
     modes=frozenset({"static", "compact", "cap-accept"}),
+    shelf=SHELF,
+    table=price(LoadedTable("start.json", table(), "use", ())),
 )
-NO_HEAD = Prepared(
-    gamma=7, has_confidence=False, prices_no_draft=False, modes=frozenset({"static"})
-)
-START = Steering("static", 7, NoDraft(mode="off"))
+NO_HEAD = Prepared(gamma=7, has_confidence=False, modes=frozenset({"static"}), shelf=SHELF)
+START = Steering("static", 7, NoDraft(mode="off"), table=FULL.table)
 
 
 def test_keys_of_one_request_take_effect_together():
@@ -74,3 +88,51 @@ def test_going_back_to_static_drops_what_static_cannot_do():
     pinned = auto.changed({"dspark_budget": 3}, FULL)
     static = pinned.changed({"dspark_verify_mode": "static"}, FULL)
     assert static.pin is None and static.no_draft.mode == "off"
+
+
+@pytest.fixture
+def shelved(tmp_path):
+    """A server that may be given other tables and calibrations by name."""
+    (tmp_path / "dear.json").write_text(dump_table(table()))
+    (tmp_path / "foreign.json").write_text(dump_table(table(replace(SERVER, target="other"))))
+    (tmp_path / "sts.json").write_text(dump_calibration(Calibration((1.5,) * 7)))
+    (tmp_path / "short.json").write_text(dump_calibration(Calibration((1.5,) * 3)))
+    shelf = Shelf(SERVER, price, tables=tmp_path, calibrations=tmp_path)
+    return replace(FULL, shelf=shelf)
+
+
+def test_a_table_is_named_switched_off_and_taken_back(shelved):
+    auto = START.changed({"dspark_verify_mode": "compact", "dspark_no_draft": "auto"}, shelved)
+    assert auto.changed({"dspark_cost_table": "dear"}, shelved).table_name == "dear.json"
+    off = auto.changed({"dspark_cost_table": "off"}, shelved)
+    assert (off.table_name, off.no_draft.mode) == ("verify-all", "off")
+    assert off.changed({"dspark_cost_table": None}, shelved).table == FULL.table
+
+
+def test_a_calibration_is_named_switched_off_and_taken_back(shelved):
+    sts = START.changed({"dspark_sts": "sts"}, shelved)
+    assert (sts.calibration.temperatures[0], sts.calibration_name) == (1.5, "sts")
+    assert sts.changed({"dspark_sts": "off"}, shelved).calibration.temperatures == (1.0,) * 7
+    assert sts.changed({"dspark_sts": ""}, shelved).calibration == FULL.calibration
+
+
+@pytest.mark.parametrize(
+    ("request_", "named"),
+    [
+        ({"dspark_cost_table": "foreign"}, "target: table has 'other'"),
+        ({"dspark_cost_table": "absent"}, "dear"),
+        ({"dspark_cost_table": "../dear"}, "expected one of"),
+        ({"dspark_cost_table": 3}, "expected one of"),
+        ({"dspark_sts": "short"}, "fitted for gamma 3"),
+        ({"dspark_sts": "/etc/passwd"}, "expected one of"),
+    ],
+)
+def test_a_file_that_is_not_there_or_does_not_fit_is_refused(shelved, request_, named):
+    with pytest.raises(SteeringError, match=named):
+        START.changed(request_, shelved)
+
+
+def test_without_folders_named_at_start_no_file_can_be_named():
+    for key in ("dspark_cost_table", "dspark_sts"):
+        with pytest.raises(SteeringError, match="SGLANG_DSPARK_CONFIG"):
+            START.changed({key: "any"}, FULL)

@@ -10,6 +10,7 @@ from sglang_dspark.core.cost_table import CostTable, Curve, Surface
 from sglang_dspark.core.costs import StepCosts
 from sglang_dspark.core.plan import Pin
 from sglang_dspark.engine.planner import StepPlanner
+from sglang_dspark.engine.shelf import PricedTable
 from sglang_dspark.engine.steering import Steering
 from sglang_dspark.seam.batch import HostCopy
 from sglang_dspark.settings import NoDraft
@@ -28,10 +29,13 @@ def cheap_table() -> CostTable:
     )
 
 
-def planner(mode="compact", *, lag=1, costs=True, pin=None, no_draft="off") -> StepPlanner:
-    priced = StepCosts(cheap_table(), max_requests=8, gamma=GAMMA) if costs else None
-    steering = Steering(mode, GAMMA, NoDraft(mode=no_draft, period=2), pin)
-    return StepPlanner(GAMMA, 8, lag, priced, steering)
+def planner(
+    mode="compact", *, lag=1, costs=True, pin=None, no_draft="off", algorithm_1=False
+) -> StepPlanner:
+    priced = StepCosts(cheap_table(), max_requests=8, gamma=GAMMA)
+    table = PricedTable("made-up", "warn", (), priced) if costs else None
+    steering = Steering(mode, GAMMA, NoDraft(mode=no_draft, period=2), pin, table)
+    return StepPlanner(GAMMA, 8, lag, steering, algorithm_1=algorithm_1)
 
 
 def run_step(plans: StepPlanner, survival: float, accepted=(0, 0)):
@@ -95,3 +99,16 @@ def test_a_finished_step_reports_its_windows():
     done = plans.note_finished([1, 0])
     assert done.draft_lens.tolist() == [2, 1] and done.accepted.tolist() == [1, 0]
     assert plans.live.pairs.tolist() == [2, 1, 0, 0]
+
+
+def test_algorithm_1_closes_its_plan_on_the_block_of_the_step_itself():
+    plans = planner(algorithm_1=True)
+    plans.prepare(SLOTS, GENERATIONS, 128)
+    step = plans.take()
+    plans.admit(step, np.full((2, GAMMA), 0.999, dtype=np.float32).cumprod(1))
+    sure = step.plan
+    plans.prepare(SLOTS, GENERATIONS, 128)
+    step = plans.take()
+    plans.admit(step, np.zeros((2, GAMMA), dtype=np.float32))
+    assert sure.budget > 0 and sure.num_rows == 2 + sure.budget
+    assert (step.plan.budget, step.plan.reason) == (0, "algorithm-1")
