@@ -30,7 +30,7 @@ RULES: dict[str, tuple[set[str], set[str] | None]] = {
     "cpu": ({"core", "ops", "seam", "settings"}, TORCH | {"psutil", "sgl_kernel"}),
     "profiling": (
         {"core", "draft.checkpoint", "settings"},
-        {"numpy", "scipy", "httpx", "aiohttp", "psutil", "pydantic"},
+        {"numpy", "scipy", "httpx", "aiohttp", "psutil", "pydantic", "matplotlib", "jinja2"},
     ),
 }
 MAY_NAME_SGLANG = {"seam"}

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from types import TracebackType
 
 import psutil
-from rich import progress as bars
-from rich.console import Console, RenderableType
+from rich.console import Console
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from sglang_dspark.cli.progress import StageProgress
 from sglang_dspark.profiling.demo import DemoPlan, DemoResult
 from sglang_dspark.profiling.demo_record import DomainNumbers
 
@@ -22,66 +21,15 @@ PROMPT_LINES, PROMPT_CHARS = 4, 240  # the end of it
 ANSWER_LINES, ANSWER_CHARS = 14, 800
 
 
-class _WhenCounted(bars.ProgressColumn):
-    """A column that only a stage of known length shows."""
-
-    def __init__(self, column: bars.ProgressColumn) -> None:
-        super().__init__()
-        self._column = column
-
-    def render(self, task: bars.Task) -> RenderableType:
-        return self._column(task) if task.total is not None else ""
-
-
-class DemoProgress:
-    """The `Progress` of the demo on a terminal; plain lines where there is none."""
-
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._bar = bars.Progress(
-            bars.SpinnerColumn(),
-            bars.TextColumn("{task.description}"),
-            bars.TimeElapsedColumn(),
-            _WhenCounted(bars.BarColumn(bar_width=24)),
-            _WhenCounted(bars.MofNCompleteColumn()),
-            _WhenCounted(bars.TimeRemainingColumn()),
-            _WhenCounted(bars.TextColumn("left")),
-            console=console,
-            transient=True,
-        )
-        self._task: bars.TaskID | None = None
-
-    def __enter__(self) -> DemoProgress:
-        self._bar.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._bar.stop()
-
-    def stage(self, text: str, turns: int | None = None) -> None:
-        if self._task is not None:
-            self._bar.remove_task(self._task)
-        self._console.print(f"[bold]{text}[/bold]" + (f": {turns} turns" if turns else ""))
-        self._task = self._bar.add_task(text.partition(" (")[0], total=turns)
-
-    def tick(self) -> None:
-        self._bar.refresh()
-
-    def advance(self) -> None:
-        if self._task is not None:
-            self._bar.advance(self._task)
+class DemoProgress(StageProgress):
+    """The `Progress` of the demo."""
 
     def round_done(self, number: int, speeds: Mapping[str, tuple[float, float]]) -> None:
         cells = (
             f"{domain} {control:6.1f} -> {dspark:6.1f} tok/s ({dspark / control:.2f}x)"
             for domain, (control, dspark) in speeds.items()
         )
-        self._console.print(f"  round {number:2d}   " + "   ".join(cells), highlight=False)
+        self.console.print(f"  round {number:2d}   " + "   ".join(cells), highlight=False)
 
 
 def show_plan(console: Console, plan: DemoPlan) -> None:

@@ -1,4 +1,4 @@
-"""A model's plain linear layers and LM head, moved to packed weights (see `packed.py`)."""
+"""A model's plain linear layers and LM head, moved to packed weights (see `ops/packed.py`)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import partial
 import psutil
 from torch import nn
 
-from sglang_dspark.cpu.packed import either_linear, pack, packable
+from sglang_dspark.ops.packed import either_linear, pack, packable
 from sglang_dspark.seam import cpu_layers as seam
 
 logger = logging.getLogger(__name__)

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn.functional import linear, rms_norm, silu
+from torch.nn.functional import rms_norm, silu
 
 from sglang_dspark.draft.checkpoint import DraftConfig
+from sglang_dspark.ops.packed import Product, product
 
 # (layer, q [rows, nh * D], k [rows, nkv * D], v [rows, nkv * D]) -> [rows, nh * D]
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
@@ -24,14 +25,12 @@ class Layer:
     """One draft layer, projections fused as far as they share an input."""
 
     input_norm: Tensor  # [H]
-    qkv: Tensor  # [(nh + 2 nkv) D, H]
-    qkv_bias: Tensor | None
+    qkv: Product  # H -> (nh + 2 nkv) D
     qk_norm: Tensor  # [nh + nkv, D]: q_norm for the query heads, k_norm for the key heads
-    o: Tensor  # [H, nh D]
-    o_bias: Tensor | None
+    o: Product  # nh D -> H
     mlp_norm: Tensor  # [H]
-    gate_up: Tensor  # [2 I, H]
-    down: Tensor  # [H, I]
+    gate_up: Product  # H -> 2 I
+    down: Product  # I -> H
 
 
 class Backbone:
@@ -41,19 +40,20 @@ class Backbone:
         """weights: as `load_draft_weights` returns them; rope: [positions, D], cos then sin."""
         self._config = config
         self._layers = [_fuse_layer(config, weights, i) for i in range(config.num_layers)]
-        self._fc = weights["fc.weight"]  # [H, m H]
+        self._fc = product(weights["fc.weight"])  # m H -> H
         self._context_norm = weights["hidden_norm.weight"]
         self._final_norm = weights["norm.weight"]
         self._eps = config.rms_norm_eps
         self._num_heads, self._num_kv_heads = config.num_heads, config.num_kv_heads
         self._head_dim = config.head_dim
         # All layers' keys and values of a context row come out of one product.
-        q_rows = self._num_heads * self._head_dim
-        self._kv = torch.cat([layer.qkv[q_rows:] for layer in self._layers])  # [L 2 nkv D, H]
-        biases = [layer.qkv_bias[q_rows:] for layer in self._layers if layer.qkv_bias is not None]
-        self._kv_bias = torch.cat(biases) if biases else None
+        layers = range(config.num_layers)
+        kv = torch.cat([_joined(weights, i, "kv", "weight") for i in layers])  # [L 2 nkv D, H]
+        biased = config.attention_bias
+        bias = torch.cat([_joined(weights, i, "kv", "bias") for i in layers]) if biased else None
+        self._kv = product(kv, bias)
         self._k_norm = torch.stack([layer.qk_norm[self._num_heads :] for layer in self._layers])
-        cos, sin = rope.to(self._fc.dtype).chunk(2, dim=-1)  # [positions, D / 2] each
+        cos, sin = rope.to(self._context_norm.dtype).chunk(2, dim=-1)  # [positions, D / 2] each
         self._cos = torch.cat([cos, cos], -1)
         self._signed_sin = torch.cat([-sin, sin], -1)
 
@@ -63,9 +63,8 @@ class Backbone:
         features [n, m H]; positions [n] int64. Returns two [L, n, nkv, D]; no `input_layernorm`
         is applied to the context (checkpoints, fast fact 3).
         """
-        context = self._norm(linear(features, self._fc), self._context_norm)
-        kv = linear(context, self._kv, self._kv_bias)
-        kv = kv.view(-1, len(self._layers), 2, self._num_kv_heads, self._head_dim)
+        context = self._norm(self._fc(features), self._context_norm)
+        kv = self._kv(context).view(-1, len(self._layers), 2, self._num_kv_heads, self._head_dim)
         k, v = kv.permute(2, 1, 0, 3, 4).unbind(0)  # [L, n, nkv, D]
         k = rms_norm(k, (self._head_dim,), eps=self._eps) * self._k_norm.unsqueeze(1)
         return self._rotate(k, *self._rope_rows(positions)), v
@@ -76,17 +75,17 @@ class Backbone:
         for i, layer in enumerate(self._layers):
             x = self._norm(hidden, layer.input_norm)
             q, k, v = self._project(layer, x, cos, sin)
-            hidden = hidden + linear(attend(i, q, k, v), layer.o, layer.o_bias)
+            hidden = hidden + layer.o(attend(i, q, k, v))
             x = self._norm(hidden, layer.mlp_norm)
-            gate, up = linear(x, layer.gate_up).chunk(2, dim=-1)
-            hidden = hidden + linear(silu(gate).mul_(up), layer.down)
+            gate, up = layer.gate_up(x).chunk(2, dim=-1)
+            hidden = hidden + layer.down(silu(gate).mul_(up))
         return self._norm(hidden, self._final_norm)
 
     def _project(
         self, layer: Layer, x: Tensor, cos: Tensor, sin: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         heads, kv_heads = self._num_heads, self._num_kv_heads
-        qkv = linear(x, layer.qkv, layer.qkv_bias).view(-1, heads + 2 * kv_heads, self._head_dim)
+        qkv = layer.qkv(x).view(-1, heads + 2 * kv_heads, self._head_dim)
         qk, v = qkv.split([heads + kv_heads, kv_heads], dim=1)
         qk = self._rotate(rms_norm(qk, (self._head_dim,), eps=self._eps) * layer.qk_norm, cos, sin)
         q, k = qk.split([heads, kv_heads], dim=1)
@@ -117,12 +116,22 @@ def _fuse_layer(config: DraftConfig, weights: Mapping[str, Tensor], index: int) 
     k_norm = tensor("self_attn.k_norm.weight").expand(config.num_kv_heads, -1)
     return Layer(
         input_norm=tensor("input_layernorm.weight"),
-        qkv=torch.cat([tensor(f"self_attn.{p}_proj.weight") for p in "qkv"]),
-        qkv_bias=torch.cat([tensor(f"self_attn.{p}_proj.bias") for p in "qkv"]) if biased else None,
+        qkv=product(
+            _joined(weights, index, "qkv", "weight"),
+            _joined(weights, index, "qkv", "bias") if biased else None,
+        ),
         qk_norm=torch.cat([q_norm, k_norm]),
-        o=tensor("self_attn.o_proj.weight"),
-        o_bias=tensor("self_attn.o_proj.bias") if biased else None,
+        o=product(
+            tensor("self_attn.o_proj.weight"),
+            tensor("self_attn.o_proj.bias") if biased else None,
+        ),
         mlp_norm=tensor("post_attention_layernorm.weight"),
-        gate_up=torch.cat([tensor("mlp.gate_proj.weight"), tensor("mlp.up_proj.weight")]),
-        down=tensor("mlp.down_proj.weight"),
+        gate_up=product(torch.cat([tensor("mlp.gate_proj.weight"), tensor("mlp.up_proj.weight")])),
+        down=product(tensor("mlp.down_proj.weight")),
     )
+
+
+def _joined(weights: Mapping[str, Tensor], index: int, projections: str, kind: str) -> Tensor:
+    """Weights or biases of some of a layer's q, k and v projections, one below the other."""
+    names = (f"layers.{index}.self_attn.{p}_proj.{kind}" for p in projections)
+    return torch.cat([weights[name] for name in names])

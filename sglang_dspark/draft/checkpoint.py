@@ -26,7 +26,6 @@ MARKOV_HEAD_TYPES: tuple[MarkovHeadType, ...] = ("vanilla", "gated", "rnn")
 
 # Embedding rows are rounded up for kernels (Qwen3 by 267, Inkling by 966). Counts further apart
 # than this belong to two different vocabularies.
-MAX_VOCAB_PADDING = 1024
 
 BLOCK_SIZE_FLAG = "--speculative-dspark-block-size"
 NUM_DRAFT_TOKENS_FLAG = "--speculative-num-draft-tokens"
@@ -79,16 +78,6 @@ class DraftConfig:
     @property
     def num_captured(self) -> int:
         return len(self.capture_layer_ids)
-
-
-@dataclass(frozen=True, slots=True)
-class TargetShape:
-    """What of the target a draft must agree with."""
-
-    path: str  # for messages only
-    vocab_size: int  # embedding rows stored in the target's file, not rows a kernel adds
-    hidden_size: int
-    num_layers: int
 
 
 # ------------------------------------------------------------------------------------- public calls
@@ -159,50 +148,6 @@ def parse_draft_config(raw: Mapping[str, Any], path: Path) -> DraftConfig:
     if config.mask_token_id >= vocab_size:
         raise fields.error("mask_token_id", f"an id below vocab_size ({vocab_size})")
     return config
-
-
-def check_against_target(config: DraftConfig, target: TargetShape) -> None:
-    """Refuse a draft that was made for another target, or whose layers cannot be captured."""
-    file = config.path / "config.json"
-    fix = f"give the draft of this target with {DRAFT_PATH_FLAG} (target: {target.path})"
-    if config.hidden_size != target.hidden_size:
-        raise CheckpointError(
-            f"{file}: hidden_size is {config.hidden_size}, the target's is {target.hidden_size}; "
-            f"the draft shares the target's embedding and LM head; {fix}"
-        )
-    if config.num_target_layers not in (None, target.num_layers):
-        raise CheckpointError(
-            f"{file}: num_target_layers is {config.num_target_layers}, the target has "
-            f"{target.num_layers} layers; {fix}"
-        )
-    check_vocab_padding("vocab_size", config.vocab_size, target, file)
-    if config.mask_token_id >= target.vocab_size:
-        raise CheckpointError(
-            f"{file}: mask_token_id is {config.mask_token_id}, outside the {target.vocab_size} "
-            f"embedding rows of the target; {fix}"
-        )
-    for layer in config.capture_layer_ids:
-        if layer == -1:
-            raise CheckpointError(
-                f"{file}: target_layer_ids contains -1 (the embedding's output); capturing it is "
-                f"not supported yet; give a draft that reads layer outputs with {DRAFT_PATH_FLAG}"
-            )
-        if layer >= target.num_layers - 1:
-            raise CheckpointError(
-                f"{file}: target_layer_ids contains {layer}, expected 0 to "
-                f"{target.num_layers - 2}: the target has {target.num_layers} layers and the last "
-                f"one's output is not captured; {fix}"
-            )
-
-
-def check_vocab_padding(what: str, rows: int, target: TargetShape, file: Path) -> None:
-    """Row counts may differ by padding: both files then hold the same tokens in the same order."""
-    if abs(rows - target.vocab_size) >= MAX_VOCAB_PADDING or rows * 2 < target.vocab_size:
-        raise CheckpointError(
-            f"{file}: {what} is {rows}, the target's vocabulary has {target.vocab_size} rows; "
-            f"only padding of fewer than {MAX_VOCAB_PADDING} rows may differ; give the draft of "
-            f"this target with {DRAFT_PATH_FLAG} (target: {target.path})"
-        )
 
 
 def resolve_gamma(

@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 
-from sglang_dspark.draft.checkpoint import DraftConfig, TargetShape, check_vocab_padding
+from sglang_dspark.draft.checkpoint import DraftConfig
 from sglang_dspark.draft.fields import DRAFT_PATH_FLAG, CheckpointError
+from sglang_dspark.draft.target import TargetShape, check_vocab_padding
 from sglang_dspark.draft.tensors import find_weight_files, iter_expected_shapes
 
 # Copies of the target's frozen matrices. They may be absent and are never loaded.

@@ -150,6 +150,10 @@ class StepPlanner:
         arms = ArmRules() if steering.no_draft.mode == "auto" else None
         return Searching(outlook, self.costs, arms=arms)
 
+    @property
+    def prices_no_draft(self) -> bool:
+        return self.costs is not None and self.costs.prices_no_draft
+
     def prepare(self, slots: I64, generations: I64, context_tokens: int) -> None:
         """Plan the coming step. Called once per decode step, before its forward."""
         self._step += 1

@@ -197,7 +197,9 @@ class DSparkWorker(WorkerBase):
         with self._metrics.time("verify"):
             rows = self.target.verify(batch, ids, window, None)
         accepted = Accepted(torch.zeros_like(anchors), rule.draw(rows.logits))
-        return self._commit(rows, ids[:, :0], accepted, seq_lens, publish)
+        # SGLang's count of verified rows: a window of no drafts.
+        draft_lens = accepted.accepted if self._mode.schedules else None
+        return self._commit(rows, ids[:, :0], accepted, seq_lens, publish, draft_lens)
 
     def _draft(
         self, batch: Any, anchors: Tensor, window: Window, rule: Rule, num_drafts: int
@@ -352,6 +354,7 @@ class DSparkWorker(WorkerBase):
             "cost_table": steering.table_name,
             "cost_table_verdict": steering.table.verdict if steering.table else None,
             "cost_table_reasons": list(steering.table.reasons) if steering.table else [],
+            "prices_no_draft": self._plans.prices_no_draft,
             "calibration": steering.calibration_name,
             "trace": steering.trace,
             "server": asdict(self._setup.server),

@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import math
-import os
-import platform
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from importlib import metadata
-from pathlib import Path
 from typing import Any
-
-import psutil
 
 from sglang_dspark.profiling.demo import DemoPlan, DemoResult, DomainResult
 from sglang_dspark.profiling.measure import Samples, join
+from sglang_dspark.profiling.provenance import machine, versions
 from sglang_dspark.profiling.statistics import Interval, paired_ratio, repeated_share
 
 LOOP_SHARE = 0.5  # an answer with a larger share of repeated 8-grams than this loops
-PACKAGES = ("sglang-dspark", "sglang", "torch", "transformers")
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,29 +124,3 @@ def _details(numbers: DomainNumbers, result: DomainResult) -> dict[str, Any]:
 def _rounded(value: float, digits: int = 3) -> float | None:
     """JSON has no nan."""
     return None if math.isnan(value) else round(value, digits)
-
-
-def versions() -> dict[str, str]:
-    return {"python": platform.python_version()} | {
-        name: metadata.version(name) for name in PACKAGES
-    }
-
-
-def machine() -> Mapping[str, Any]:
-    return {
-        "cpu": _cpu_model(),
-        "cores": len(psutil.Process().cpu_affinity())
-        if hasattr(psutil.Process, "cpu_affinity")
-        else os.cpu_count(),
-        "memory_gb": round(psutil.virtual_memory().total / 1e9, 1),
-        "system": platform.platform(),
-    }
-
-
-def _cpu_model() -> str:
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        for line in info.read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()

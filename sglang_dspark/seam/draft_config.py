@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from sglang.srt.configs.model_config import ModelConfig
 from sglang.srt.runtime_context import get_spec
 
-from sglang_dspark.draft.checkpoint import TargetShape, check_against_target, read_draft_config
+from sglang_dspark.draft.checkpoint import read_draft_config
+from sglang_dspark.draft.target import TargetShape, check_against_target
 
 # Our own name, because SGLang has classes of its own under DeepSpec's.
 DRAFT_ARCHITECTURE = "SGLangDSparkDraft"
@@ -43,7 +44,21 @@ def target_shape(model_config: Any) -> TargetShape:
         vocab_size=text.vocab_size,
         hidden_size=text.hidden_size,
         num_layers=text.num_hidden_layers,
+        context_len=model_config.context_len,
+        unlike=tuple(_unlike(model_config)),
     )
+
+
+def _unlike(model_config: Any) -> Iterator[str]:
+    """What of a target has not been tried with a draft, in the words of its configuration."""
+    text = model_config.hf_text_config
+    if model_config.is_multimodal:
+        yield f"a multimodal model ({', '.join(model_config.hf_config.architectures)})"
+    for name in ("num_experts", "n_routed_experts", "num_local_experts"):
+        if getattr(text, name, None):
+            yield f"a mixture of experts ({name}={getattr(text, name)})"
+    if getattr(model_config.hf_config, "quantization_config", None):
+        yield "quantised weights (quantization_config)"
 
 
 def resolve_capture(

@@ -10,7 +10,7 @@ from sglang.srt.layers.logits_processor import LogitsProcessorOutput
 from sglang.srt.layers.radix_attention import AttentionType, RadixAttention
 from sglang.srt.layers.rotary_embedding import get_rope
 from torch import Tensor, nn
-from torch.nn.functional import embedding, linear
+from torch.nn.functional import embedding
 
 from sglang_dspark.draft.backbone import Backbone
 from sglang_dspark.draft.checkpoint import DraftConfig, read_draft_config
@@ -20,8 +20,9 @@ from sglang_dspark.draft.heads import (
     build_confidence_head,
     build_markov_head,
 )
+from sglang_dspark.draft.target import TargetShape
 from sglang_dspark.draft.weights import check_same_target, load_draft_weights
-from sglang_dspark.seam.draft_config import TargetShape
+from sglang_dspark.ops.packed import Product
 
 
 class DraftModel(nn.Module):
@@ -57,11 +58,12 @@ class DraftModel(nn.Module):
     def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> None:
         """Called by SGLang's loader; see the class docstring."""
 
-    def attach(self, target: TargetShape, embed: Tensor, lm_head: Tensor) -> str | None:
+    def attach(self, target: TargetShape, embed: Tensor, lm_head: Product) -> str | None:
         """Load the checkpoint strictly and share the target's matrices.
 
-        embed, lm_head: [at least V, H], the target's own storage. Returns a warning for a draft
-        that was trained for a relative of this target.
+        embed: [at least V, H], the target's own storage; lm_head: the target's own product, rows
+        [n, H] -> logits [n, at least V]. Returns a warning for a draft that was trained for a
+        relative of this target.
 
         Raises:
             CheckpointError: a tensor is missing, left over or of the wrong shape, or the draft
@@ -73,7 +75,7 @@ class DraftModel(nn.Module):
         self.backbone = Backbone(self.draft, weights, self._rope_table())
         self.markov_head = build_markov_head(self.draft, weights)
         self.confidence_head = build_confidence_head(self.draft, weights)
-        self._embed, self._lm_head = embed, lm_head[: target.vocab_size]
+        self._embed, self._lm_head, self._vocab_size = embed, lm_head, target.vocab_size
         return warning
 
     def _rope_table(self) -> Tensor:
@@ -107,7 +109,7 @@ class DraftModel(nn.Module):
 
     def base_logits(self, hidden: Tensor) -> Tensor:
         """U_k before the Markov bias: [rows, H] -> float32 [rows, V]."""
-        return linear(hidden, self._lm_head).float()
+        return self._lm_head(hidden)[:, : self._vocab_size].float()
 
 
 EntryClass = DraftModel

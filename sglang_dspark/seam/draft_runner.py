@@ -54,7 +54,13 @@ class DraftRunner:
         embed = model.get_input_embeddings() if hasattr(model, "get_input_embeddings") else None
         embed = model.model.embed_tokens if embed is None else embed
         shape = target_shape(target.model_runner.model_config)
-        return self.model.attach(shape, embed.weight, model.lm_head.weight)
+        head = model.lm_head
+
+        def lm_head(hidden: Tensor) -> Tensor:
+            # Looked up at every call: what multiplies may be replaced after a weight update.
+            return head.quant_method.apply(head, hidden)
+
+        return self.model.attach(shape, embed.weight, lm_head)
 
     @property
     def attn_backend(self) -> Any:

@@ -9,7 +9,7 @@ import torch
 from torch.nn.functional import linear
 
 from sglang_dspark.cpu.layers import rms_norm_forward, rotary_forward, silu_and_mul_forward
-from sglang_dspark.cpu.packed import either_linear, pack, packable
+from sglang_dspark.ops.packed import either_linear, pack, packable
 
 TOLERANCE = {torch.float32: 3e-6, torch.bfloat16: 4e-2}
 dtypes = pytest.mark.parametrize("dtype", TOLERANCE, ids=str)

@@ -7,7 +7,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 import pytest
 import torch
 
-from sglang_dspark.draft.checkpoint import TargetShape
+from sglang_dspark.draft.target import TargetShape
 from tests.planted import HIDDEN, NUM_LAYERS, Pair, make_random_pair
 
 
@@ -34,4 +34,10 @@ def random_pair(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Pair]
 
 
 def tiny_target(path: Path | str = "/target", vocab_size: int = 320) -> TargetShape:
-    return TargetShape(str(path), vocab_size=vocab_size, hidden_size=HIDDEN, num_layers=NUM_LAYERS)
+    return TargetShape(
+        str(path),
+        vocab_size=vocab_size,
+        hidden_size=HIDDEN,
+        num_layers=NUM_LAYERS,
+        context_len=64,
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,11 @@ from sglang_dspark.draft.checkpoint import (
     CheckpointError,
     ConfidenceConfig,
     DraftConfig,
-    TargetShape,
-    check_against_target,
     parse_draft_config,
     read_draft_config,
     resolve_gamma,
 )
+from sglang_dspark.draft.target import TargetShape, check_against_target
 from sglang_dspark.draft.tensors import find_weight_files, iter_expected_shapes
 
 # DeepSpec's published draft for Qwen3-4B, as transformers 5 writes it.
@@ -56,7 +56,9 @@ QWEN3_4B: dict[str, Any] = {
     "use_sliding_window": False,
     "vocab_size": 151936,
 }
-TARGET = TargetShape("Qwen/Qwen3-4B", vocab_size=151936, hidden_size=2560, num_layers=36)
+TARGET = TargetShape(
+    "Qwen/Qwen3-4B", vocab_size=151936, hidden_size=2560, num_layers=36, context_len=40960
+)
 REMOVED = object()
 
 
@@ -340,23 +342,35 @@ def test_unreadable_config_json_is_named(tmp_path: Path, text: str) -> None:
 
 
 def test_another_hidden_size_is_refused() -> None:
-    message = refusal_for(TargetShape("T", 151936, 4096, 36))
+    message = refusal_for(replace(TARGET, hidden_size=4096))
     assert "hidden_size is 2560, the target's is 4096" in message
 
 
 def test_another_number_of_target_layers_is_refused() -> None:
-    message = refusal_for(TargetShape("T", 151936, 2560, 40))
+    message = refusal_for(replace(TARGET, num_layers=40))
     assert "num_target_layers is 36, the target has 40" in message
 
 
 def test_another_vocabulary_is_refused() -> None:
-    message = refusal_for(TargetShape("T", 128256, 2560, 36))
+    message = refusal_for(replace(TARGET, vocab_size=128256))
     assert "vocab_size is 151936" in message
     assert "128256" in message
 
 
+def test_a_longer_context_than_the_draft_knows_is_refused_with_the_flag() -> None:
+    message = refusal_for(replace(TARGET, context_len=65536))
+    assert "max_position_embeddings is 40960" in message and "--context-length 40960" in message
+
+
+@pytest.mark.parametrize("what", ["a mixture of experts (num_experts=8)", "a multimodal model (X)"])
+def test_a_target_that_was_never_tried_is_refused(what: str) -> None:
+    with pytest.raises(CheckpointError, match="dense text models only") as caught:
+        check_against_target(parse(), replace(TARGET, unlike=(what,)))
+    assert what in str(caught.value)
+
+
 def test_mask_id_outside_the_embedding_of_the_target_is_refused() -> None:
-    message = refusal_for(TargetShape("T", 151669, 2560, 36))
+    message = refusal_for(replace(TARGET, vocab_size=151669))
     assert "mask_token_id is 151669, outside the 151669 embedding rows" in message
 
 

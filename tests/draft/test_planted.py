@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 from transformers import AutoTokenizer, Qwen3ForCausalLM
 
-from sglang_dspark.draft.checkpoint import check_against_target, read_draft_config
+from sglang_dspark.draft.checkpoint import read_draft_config
+from sglang_dspark.draft.target import check_against_target
 from sglang_dspark.draft.weights import check_same_target
 from tests.draft.conftest import tiny_target
 from tests.draft.reference import (

@@ -8,15 +8,19 @@ Average us per linear layer of a 10 M parameter model, AMD EPYC with AVX-512, 1 
     bf16  F.linear             71    78    84   100   183  1014
     bf16  packed               49    45    51    62   147  1002
 
-The plain weights stay (loading, updates and whoever reads them see nothing new), so packing costs
-their size once more; a model that is large for the machine is left as it is.
+Of a model of SGLang's the plain weights stay (loading, updates and whoever reads them see nothing
+new), so packing costs their size once more. The draft is ours: it keeps the packed ones only.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 from torch.nn.functional import linear
+
+Product = Callable[[Tensor], Tensor]  # x [..., in] -> [..., out]
 
 ROWS_HINT = 8  # oneDNN picks a layout for this many rows; measured good from 1 to 512
 
@@ -44,3 +48,19 @@ def either_linear(packed: Tensor, weight: Tensor, x: Tensor, bias: Tensor | None
     if x.dtype is not weight.dtype or x.numel() == 0:
         return linear(x.to(weight.dtype), weight, bias)
     return packed_linear(packed, x, bias)
+
+
+def product(weight: Tensor, bias: Tensor | None = None) -> Product:
+    """x -> x @ weight.T + bias, in the fastest form that this device has for it.
+
+    weight [out, in]; x [..., in] of its dtype and device. Keeps no reference to `weight` where a
+    packed copy serves.
+    """
+    if weight.device.type != "cpu" or not packable(weight):
+        return lambda x: linear(x, weight, bias)
+    packed, width = pack(weight), weight.shape[0]
+
+    def multiply(x: Tensor) -> Tensor:
+        return packed_linear(packed, x, bias) if x.numel() else x.new_empty(*x.shape[:-1], width)
+
+    return multiply

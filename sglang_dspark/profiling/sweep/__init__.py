@@ -1,0 +1,1 @@
+"""Compare ways of serving: arms x workloads x concurrency, in interleaved rounds."""
