@@ -14,7 +14,7 @@ from sglang_dspark.profiling.prompts import PromptError
 from sglang_dspark.profiling.sweep.plan import WorkloadPlan
 
 LEAST_WORDS = 8  # that a shortened prompt keeps
-CUT_WORDS = 3  # fewer in each pass over the prompts
+CUT_WORDS = 2  # fewer, at one end or the other, in each pass over the prompts
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +43,12 @@ class PromptPool:
 
 
 def _shortened(text: str, passes: int) -> str:
-    """The text without its last words, others in every pass; half of it stays."""
-    ends = [match.end() for match in re.finditer(r"\S+", text)]
-    spare = max(0, len(ends) - max(LEAST_WORDS, len(ends) // 2))
-    cut = CUT_WORDS * passes % (spare + 1)
-    return text[: ends[-1 - cut]] if cut else text
+    """The text without some first and last words, others in every pass; about half of it stays."""
+    words = list(re.finditer(r"\S+", text))
+    spare = max(0, len(words) - LEAST_WORDS) // 4  # at either end
+    front, back = (CUT_WORDS * n for n in divmod(passes, spare // CUT_WORDS + 1))
+    front = min(front, spare)
+    return text[words[front].start() : words[-1 - back].end()] if passes else text
 
 
 class RandomPool:
