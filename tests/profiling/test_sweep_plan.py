@@ -120,8 +120,8 @@ def test_only_whole_rounds_count_when_a_sweep_goes_on():
 
 
 def test_used_up_prompts_come_again_as_new_texts():
-    words = " ".join(f"word{i}" for i in range(60))
-    pool = PromptPool({"a": [f"a0 {words}", f"a1 {words}"], "b": [f"b0 {words}"]})
+    a, b = (" ".join(f"{name}{i}" for i in range(60)) for name in "ab")
+    pool = PromptPool({"a": [a, "left over: b has one prompt"], "b": [b]})
     prompts = pool.take(0, 40)
     assert [p.domain for p in prompts[:4]] == ["a", "b", "a", "b"]
     texts = [p.content for p in prompts]
