@@ -33,7 +33,7 @@ lint: $(READY)  ## format check, lint, types
 	$(BIN)/ruff format --check $(SOURCES)
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/mypy sglang_dspark/core sglang_dspark/profiling sglang_dspark/settings.py \
-		sglang_dspark/cli
+		sglang_dspark/cli sglang_dspark/doctor
 
 format: $(READY)  ## rewrite the source as `lint` wants it
 	$(BIN)/ruff format $(SOURCES)

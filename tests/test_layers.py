@@ -28,6 +28,10 @@ RULES: dict[str, tuple[set[str], set[str] | None]] = {
     "engine": ({"core", "ops", "draft", "seam", "settings"}, TORCH),
     # sgl_kernel is tried, to stand aside where SGLang's own CPU build works.
     "cpu": ({"core", "ops", "seam", "settings"}, TORCH | {"psutil", "sgl_kernel"}),
+    "doctor": (
+        {"core", "draft", "seam", "engine", "cpu", "settings"},
+        TORCH | {"psutil", "pydantic", "packaging"},
+    ),
     "profiling": (
         {"core", "draft.checkpoint", "settings"},
         {"numpy", "scipy", "httpx", "aiohttp", "psutil", "pydantic", "matplotlib", "jinja2"},

@@ -34,6 +34,8 @@ def test_the_wheel_holds_the_whole_package_and_nothing_else(wheel):
     here = {str(p.relative_to(ROOT)) for p in (ROOT / "sglang_dspark").rglob("*.py")}
     assert here <= names
     assert "sglang_dspark/py.typed" in names
+    assert "sglang_dspark/profiling/report/page.html.j2" in names
+    assert "sglang_dspark/cost_tables/README.md" in names
     assert all(n.startswith("sglang_dspark/") and "__pycache__" not in n for n in names)
 
 
@@ -70,7 +72,10 @@ def run(*arguments: str, **options) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, **options)
 
 
-@pytest.mark.parametrize("command", ["demo", "serve"])
+COMMANDS = ("demo", "serve", "doctor", "profile", "calibrate", "simulate", "sweep", "report", "tables")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
 def test_help_of_every_command_has_an_example(command):
     shown = run(command, "--help")
     assert shown.returncode == 0

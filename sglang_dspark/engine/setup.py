@@ -18,7 +18,7 @@ from sglang_dspark.core.costs import StepCosts
 from sglang_dspark.engine.identity import describe_server
 from sglang_dspark.engine.modes import MODES, VARIABLE, Compact, starting_mode
 from sglang_dspark.engine.shelf import PricedTable, Shelf
-from sglang_dspark.engine.start_up import SAMPLES, StartUpTimer
+from sglang_dspark.engine.start_up import PASSES, SAMPLES, StartUpTimer
 from sglang_dspark.engine.steering import Prepared, Steering
 from sglang_dspark.engine.tables import LoadedTable, find_table
 from sglang_dspark.settings import NoDraft, Settings
@@ -99,7 +99,7 @@ def _table(worker: DSparkWorker, server: Server, settings: Settings) -> LoadedTa
     timer = StartUpTimer(worker, worker.max_requests, worker.context_len)
     provenance = Provenance(
         kind="start-up",
-        samples_per_point=SAMPLES,
+        samples_per_point=PASSES * SAMPLES,
         date=datetime.now(UTC).isoformat(timespec="seconds"),
         command=shlex.join(sys.argv),
         **asdict(server),

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import astuple
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from sglang_dspark.core.cost_table import CostTable, Curve, Provenance, Surface
@@ -23,51 +24,50 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-WARM_UPS, SAMPLES = 2, 5
+PASSES = 2  # over all sizes, some seconds apart: a busy moment spoils one of them only
+WARM_UPS, SAMPLES = 1, 3  # of each point, in each pass
 NAN = float("nan")
+F64 = npt.NDArray[np.float64]
 
 
 class StartUpTimer:
-    """Times the parts of a step at a few sizes, each `SAMPLES` times; medians are kept."""
+    """Times the parts of a step at a few sizes: medians of a pass, and the better pass of each."""
 
     def __init__(self, worker: DSparkWorker, max_requests: int, context_len: int) -> None:
         self._worker, self._gamma = worker, worker.gamma
         widest = context_len - 2 * (worker.gamma + 1)
         self._contexts = sorted({min(c, widest) for c in (128, 1024, 4096)})
         self._requests = _powers(max_requests)
-        self._max_rows = max_requests * (worker.gamma + 1)
+        self._rows = _powers(max_requests * (worker.gamma + 1))
 
     def measure(self, provenance: Provenance) -> CostTable:
         """About 20 s on two CPU cores with the bundled pair."""
         begun = time.monotonic()
-        draft, rest = zip(*[self._drafting(r) for r in self._noting(self._requests)], strict=True)
-        rows = _powers(self._max_rows)
+        passes = [self._measure_once(f"{n} of {PASSES}") for n in range(1, PASSES + 1)]
+        once, verify, no_draft = (np.minimum.reduce(grids) for grids in zip(*passes, strict=True))
+        contexts = tuple(self._contexts)
         table = CostTable(
-            draft=Curve(self._requests, tuple(draft)),
-            rest=Curve(self._requests, tuple(rest)),
-            verify=Surface(rows, tuple(self._contexts), self._grid(rows, self._verify)),
-            no_draft=Surface(
-                self._requests, tuple(self._contexts), self._grid(self._requests, self._no_draft)
-            ),
+            draft=Curve(self._requests, tuple(once[:, 0].tolist())),
+            rest=Curve(self._requests, tuple(once[:, 1].tolist())),
+            verify=Surface(self._rows, contexts, _rising(verify)),
+            no_draft=Surface(self._requests, contexts, _rising(no_draft)),
             provenance=provenance,
         )
         logger.info("sglang-dspark: cost table measured in %.0f s", time.monotonic() - begun)
         return table
 
-    def _grid(
-        self, sizes: Sequence[int], measure: Callable[[int, int], float]
-    ) -> tuple[tuple[float, ...], ...]:
-        """[size][context] ms; rising in both directions, as costs are and noise is not."""
-        ms = [
-            [measure(size, context) for context in self._contexts] for size in self._noting(sizes)
-        ]
-        rising = np.maximum.accumulate(np.maximum.accumulate(np.array(ms), 0), 1)
-        return tuple(tuple(row) for row in rising.tolist())
+    def _measure_once(self, number: str) -> tuple[F64, F64, F64]:
+        """([requests, 2] draft and rest, [rows, contexts] verify, [requests, contexts] no-draft)"""
+        logger.info("sglang-dspark: measuring the cost table, pass %s: draft", number)
+        once = np.array([self._drafting(r) for r in self._requests])
+        logger.info("sglang-dspark: measuring the cost table, pass %s: verify", number)
+        verify = self._grid(self._rows, self._verify)
+        logger.info("sglang-dspark: measuring the cost table, pass %s: no draft", number)
+        return once, verify, self._grid(self._requests, self._no_draft)
 
-    def _noting(self, sizes: Sequence[int]) -> Iterator[int]:
-        for size in sizes:
-            logger.info("sglang-dspark: measuring the cost table, size %d of %d", size, sizes[-1])
-            yield size
+    def _grid(self, sizes: Sequence[int], measure: Callable[[int, int], float]) -> F64:
+        """[size, context] ms."""
+        return np.array([[measure(size, c) for c in self._contexts] for size in sizes])
 
     def _drafting(self, num_requests: int) -> tuple[float, float]:
         """(draft, rest) ms of whole-block steps: all but the two forwards is rest."""
@@ -114,6 +114,16 @@ class StartUpTimer:
         rows = num_requests * (num_drafts + 1)
         plan = Plan(num_drafts > 0, num_requests * num_drafts, rows, NAN, NAN, "verify-all")
         return LaunchedStep(plan, Batch(0, slots, slots, int(batch.seq_lens_sum), num_drafts))
+
+
+def _rising(ms: F64) -> tuple[tuple[float, ...], ...]:
+    """The largest surface below `ms` that rises both ways, as costs do and noise does not.
+
+    From below, because what disturbs a time only ever lengthens it.
+    """
+    for axis in (0, 1):
+        ms = np.flip(np.minimum.accumulate(np.flip(ms, axis), axis), axis)
+    return tuple(tuple(row) for row in ms.tolist())
 
 
 def _powers(largest: int) -> tuple[int, ...]:

@@ -14,10 +14,9 @@ from pathlib import Path
 from sglang_dspark.core.cost_schema import dump_table
 from sglang_dspark.core.cost_table import CostTable
 from sglang_dspark.core.cost_verdict import Server, examine
+from sglang_dspark.core.table_folders import cache_folder, shipped_folder
 
 logger = logging.getLogger(__name__)
-
-SHIPPED = Path(__file__).parent.parent / "cost_tables"
 
 
 class TableRefused(ValueError):
@@ -66,12 +65,6 @@ def load_table(path: Path, server: Server, *, named_by_user: bool) -> LoadedTabl
     return LoadedTable(path.name, table, verdict.level, reasons)
 
 
-def cache_folder() -> Path:
-    """Where measured tables are kept, by the XDG convention."""
-    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(root) / "sglang-dspark" / "cost_tables"
-
-
 def store(table: CostTable, server: Server) -> Path | None:
     """Write a measured table into the cache; None where that is not possible.
 
@@ -93,6 +86,6 @@ def store(table: CostTable, server: Server) -> Path | None:
 
 
 def _candidates() -> Iterator[Path]:
-    for folder in (SHIPPED, cache_folder()):
+    for folder in (shipped_folder(), cache_folder()):
         with suppress(OSError):
             yield from sorted(folder.glob("*.json"))

@@ -166,9 +166,10 @@ class DSparkWorker(WorkerBase):
             rows = self.target.verify(batch, ids, window, choice.layout)
         accepted = rule.accept(block, Verified(rows.logits, choice.layout, choice.draft_lens))
         ceiling = self._mode.ceiling(rule, block, rows.logits)
-        return self._commit(
-            rows, block.tokens, accepted, seq_lens, publish, choice.draft_lens, ceiling
-        )
+        windows = choice.draft_lens
+        if windows is None and self._mode.schedules:  # for SGLang's counts
+            windows = torch.full_like(anchors, num_drafts)
+        return self._commit(rows, block.tokens, accepted, seq_lens, publish, windows, ceiling)
 
     def _choose(
         self, step: LaunchedStep, block: DraftBlock, hidden: Tensor, anchors: Tensor
@@ -181,11 +182,14 @@ class DSparkWorker(WorkerBase):
         survival = survivals(confidences(logits, self._temperatures))  # [bs, g]
         if step.plan.reason == "algorithm-1":  # synchronous: the budget needs this block
             self._plans.admit(step, survival.cpu().numpy())
+        if self._trace is not None:
+            step.confidence_logits = HostCopy(logits)
+        if step.plan.num_rows == logits.numel() + len(anchors):  # every row of every request
+            self._plans.note_confidence(step, HostCopy(survival), None)
+            return WHOLE_BLOCK
         # The budget is always used up, so the host knows the number of rows without asking.
         draft_lens = self._ranks.bind(allocate(survival, step.plan.budget))
         self._plans.note_confidence(step, HostCopy(survival), HostCopy(draft_lens))
-        if self._trace is not None:
-            step.confidence_logits = HostCopy(logits)
         return Choice(draft_lens, self._mode.layout(draft_lens, step.plan.num_rows))
 
     def _advance(self, batch: Any, step: LaunchedStep, publish: Publish) -> Any:

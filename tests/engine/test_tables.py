@@ -34,7 +34,7 @@ def table(server: Server = SERVER) -> CostTable:
 @pytest.fixture(autouse=True)
 def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr("sglang_dspark.engine.tables.SHIPPED", tmp_path / "shipped")
+    monkeypatch.setattr("sglang_dspark.core.table_folders._PACKAGE", tmp_path / "package")
 
 
 def must_not_measure() -> CostTable:

@@ -1,0 +1,1 @@
+"""From the result file of a sweep to numbers, figures, Markdown and one HTML page."""
