@@ -10,12 +10,14 @@ from typing import Annotated
 import typer
 
 from sglang_dspark import __version__
+from sglang_dspark.cli.calibrate import calibrate
 from sglang_dspark.cli.common import console
 from sglang_dspark.cli.demo import demo
 from sglang_dspark.cli.doctor import doctor
 from sglang_dspark.cli.profile import profile
 from sglang_dspark.cli.report import report
 from sglang_dspark.cli.serve import serve
+from sglang_dspark.cli.simulate import simulate
 from sglang_dspark.cli.sweep import sweep
 from sglang_dspark.cli.tables import tables
 
@@ -72,6 +74,13 @@ app.command(
     epilog="Example: sglang-dspark report out/sweep.jsonl --calibration out/calibrate "
     "--trace out/traces/code.jsonl --out out/report"
 )(report)
+app.command(
+    epilog="Example: sglang-dspark calibrate --record --min-rounds 20000 --out out/calibration"
+)(calibrate)
+app.command(
+    epilog="Example: sglang-dspark simulate code=out/calibration/traces/code.jsonl "
+    "--table table.json --concurrency 1 --concurrency 16"
+)(simulate)
 app.add_typer(tables, name="tables", epilog="Example: sglang-dspark tables list")
 
 

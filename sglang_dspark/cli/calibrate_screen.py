@@ -55,7 +55,7 @@ def _cells(p: Position) -> list[str]:
         f"{p.accepted:.1%}",
         f"{p.before.ece:.1%}",
         f"[{style}]{p.after.ece:.1%}[/]",
-        f"{p.perfect_ece:.1%} ({p.perfect_ece_95:.1%})",
+        f"{100 * p.perfect_ece:.1f}, {p.perfect_ece_95:.1%}",
         f"{p.monotone_ece:.1%}",
         f"{_short(p.before.brier)} {_short(p.after.brier)}",
         f"{_short(p.before.auc)} {_short(p.after.auc)}",

@@ -55,9 +55,9 @@ def report(
     from sglang_dspark.profiling.report.points import as_json_record
     from sglang_dspark.profiling.report.profile import read_profile
     from sglang_dspark.profiling.report.rounds import ReportError
-    from sglang_dspark.profiling.report.trace import read_timed_trace
     from sglang_dspark.profiling.report.write import possible_files, write_report
     from sglang_dspark.profiling.results import ResultsError, read_results
+    from sglang_dspark.profiling.traces import read_trace
 
     if out.exists() and not out.is_dir():
         fail(f"--out {out}: is a file; give a folder")
@@ -69,7 +69,7 @@ def report(
                 results=read_results(results),
                 results_name=str(results),
                 command=command_line(),
-                traces=tuple(read_timed_trace(path) for path in trace or ()),
+                traces=tuple(read_trace(path) for path in trace or ()),
                 calibration=None if calibration is None else read_calibration(calibration),
                 calibration_name=str(calibration),
                 profile=None if profile is None else read_profile(profile),
@@ -78,7 +78,7 @@ def report(
             builder = Builder(inputs)
             document = builder.build()
             files = write_report(document, out)
-    except (ResultsError, ReportError) as error:
+    except (ResultsError, ReportError, TraceError) as error:
         fail(str(error))
     _show(talk, document, files)
     if as_json:

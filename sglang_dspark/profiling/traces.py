@@ -50,6 +50,7 @@ class TraceStep(_Record):
     gamma: int = Field(ge=1, description="gamma limit: drafts per block in this step")
     drafts: bool  # False: a no-draft step
     budget: int
+    predicted_ms: float | None = None  # of the whole step, the gap after it included
     gap_ms: float | None = None  # the engine's time since the step before
     worker_ms: float | None = None  # the whole step inside the worker
     accepted: list[int]  # committed drafts

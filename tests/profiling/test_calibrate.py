@@ -97,6 +97,12 @@ def test_equally_good_temperatures_give_the_one_nearest_to_1():
     assert fit_temperatures(np.zeros((10, 1)), [1] * 5 + [0] * 5) == (1.0,)
 
 
+def test_a_position_that_no_block_reaches_keeps_temperature_1():
+    logits = np.random.default_rng(0).normal(-3, 1, (2_000, 4))
+    kept = np.zeros(2_000, dtype=int)
+    assert fit_temperatures(logits, kept)[-1] == 1.0
+
+
 def traces_of(tmp_path, rounds=3_000):
     for name, seed in (("code", 0), ("text", 1)):
         write_calibration_trace(tmp_path / f"{name}.jsonl", rounds, TRUE, seed=seed)

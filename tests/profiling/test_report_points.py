@@ -12,7 +12,7 @@ from sglang_dspark.profiling.report.estimate import percentiles, ratio_of_sums
 from sglang_dspark.profiling.report.points import as_json_record, summarize_points
 from sglang_dspark.profiling.report.rounds import ArmKinds
 from sglang_dspark.profiling.report.style import arm_styles
-from sglang_dspark.profiling.report.trace import TimedTrace, step_times, threshold_sweep
+from sglang_dspark.profiling.report.trace import step_times, threshold_sweep
 from sglang_dspark.profiling.report.words import findings
 from sglang_dspark.profiling.results import (
     ArmRecord,
@@ -260,13 +260,12 @@ def test_a_threshold_verifies_the_longest_prefix_that_is_sure_enough():
 
 def test_a_step_lasts_until_the_next_one_begins():
     found = trace(
-        {"worker_ms": 10.0, "gap_ms": None},
-        {"worker_ms": 20.0, "gap_ms": 1.0},
-        {"worker_ms": 30.0, "gap_ms": None},  # after a prefill
-        {"worker_ms": 40.0, "gap_ms": 2.0},
-        {"step": 9, "worker_ms": 50.0, "gap_ms": 3.0},  # steps in between are not in the trace
+        {"worker_ms": 10.0, "gap_ms": None, "predicted_ms": 9.0},
+        {"worker_ms": 20.0, "gap_ms": 1.0, "predicted_ms": 19.0},
+        {"worker_ms": 30.0, "gap_ms": None, "predicted_ms": 29.0},  # after a prefill
+        {"worker_ms": 35.0, "gap_ms": 2.0},  # not priced
+        {"worker_ms": 40.0, "gap_ms": 2.5, "predicted_ms": 39.0},
+        # Steps in between are not in the trace.
+        {"step": 9, "worker_ms": 50.0, "gap_ms": 3.0, "predicted_ms": 49.0},
     )
-    pairs = step_times(TimedTrace(found, (9.0, 19.0, None, 39.0, 49.0)))
-    assert pairs.tolist() == [[9.0, 11.0]]
-    priced = step_times(TimedTrace(found, (9.0, 19.0, 29.0, 39.0, 49.0)))
-    assert priced.tolist() == [[9.0, 11.0], [29.0, 32.0]]
+    assert step_times(found).tolist() == [[9.0, 11.0], [29.0, 32.0]]

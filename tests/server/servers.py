@@ -70,6 +70,7 @@ HOPEFUL = (("SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION", "8"),)  # tokens a request 
 
 # Compact without a cost table: every budget is pinned by the tests.
 NO_TABLE = 'cost_table = "off"'
+TRACED = '[trace]\ndirectory = "{traces}"\n'
 COMPACT = (("SGLANG_RAGGED_VERIFY_MODE", "compact"),)
 
 # In the order of the run.
@@ -80,7 +81,7 @@ SPECS: Mapping[str, Spec] = {
     "text-1": Spec("text", gamma=1, overlap=False),
     "text-7-plain": Spec("text", gamma=7, overlap=False, radix=False),
     "text-no-draft": Spec("text", settings='[no_draft]\nmode = "on"'),
-    "scheduled": Spec("text", environment=COMPACT),
+    "scheduled": Spec("text", environment=COMPACT, settings=TRACED),
     "law": Spec("noisy", gamma=2, flags=("--max-total-tokens", "4096")),
     "garbage": Spec("garbage"),
     "copy": Spec("copy"),
@@ -163,6 +164,11 @@ class Pool:
         self._running: dict[str, Running] = {}
         self.upcoming: Sequence[str] = ()  # names in the order of the coming tests
 
+    @property
+    def traces(self) -> Path:
+        """The folder that settings name as {traces}."""
+        return self._folder / "traces"
+
     def get(self, name: str, also: Iterable[str] = ()) -> Running:
         """The server of that name, ready. `also`: names that must stay up beside it."""
         running = self._running.get(name)
@@ -213,7 +219,8 @@ class Pool:
         environment = STRICT | {"XDG_CACHE_HOME": str(self._folder)} | dict(spec.environment)
         if spec.settings:
             file = self._folder / f"{name}.toml"
-            file.write_text(spec.settings)
+            self.traces.mkdir(exist_ok=True)
+            file.write_text(spec.settings.replace("{traces}", str(self.traces)))
             environment["SGLANG_DSPARK_CONFIG"] = str(file)
         log = self._folder / f"{name}-{os.getpid()}.log"
         command = spec.command(self._pairs.get(spec.pair))

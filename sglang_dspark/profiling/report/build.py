@@ -21,8 +21,9 @@ from sglang_dspark.profiling.report.points import PointSummary, summarize_points
 from sglang_dspark.profiling.report.profile import ProfileSummary
 from sglang_dspark.profiling.report.rounds import COMPACT, ArmKinds, ReportError
 from sglang_dspark.profiling.report.style import arm_styles
-from sglang_dspark.profiling.report.trace import TimedTrace, step_times, threshold_sweep
+from sglang_dspark.profiling.report.trace import step_times, threshold_sweep
 from sglang_dspark.profiling.results import Results
+from sglang_dspark.profiling.traces import Trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,7 @@ class Inputs:
     results: Results
     results_name: str
     command: str  # of this report
-    traces: tuple[TimedTrace, ...] = ()
+    traces: tuple[Trace, ...] = ()
     calibration: Report | None = None
     calibration_name: str = ""
     profile: ProfileSummary | None = None
@@ -40,11 +41,11 @@ class Inputs:
         names = [t.name for t in self.traces]
         if twice := {n for n in names if names.count(n) > 1}:
             raise ReportError(f"--trace: two files are named {sorted(twice)[0]}; rename one")
-        for timed in self.traces:
-            gamma = timed.trace.header.gamma
+        for trace in self.traces:
+            gamma = trace.header.gamma
             if self.calibration is not None and self.calibration.gamma != gamma:
                 raise ReportError(
-                    f"--calibration is of gamma {self.calibration.gamma}, --trace {timed.name} of "
+                    f"--calibration is of gamma {self.calibration.gamma}, --trace {trace.name} of "
                     f"gamma {gamma}: give those of one draft"
                 )
 
@@ -131,10 +132,10 @@ class Builder:
         report = self._in.calibration
         temperatures = None if report is None else tuple(report.temperatures)
         sweeps, pairs = {}, 0
-        for timed in self._in.traces:
-            sweep, count = threshold_sweep(timed.trace, temperatures=temperatures)
+        for trace in self._in.traces:
+            sweep, count = threshold_sweep(trace, temperatures=temperatures)
             if sweep:
-                sweeps[timed.name] = sweep
+                sweeps[trace.name] = sweep
                 pairs += count
         if not sweeps:
             return LeftOut(

@@ -2,33 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 
 from sglang_dspark.core.survival import confidences, survivals
-from sglang_dspark.profiling.report.rounds import ReportError
-from sglang_dspark.profiling.traces import Trace, TraceError, TraceStep, read_trace
+from sglang_dspark.profiling.traces import Trace, TraceStep
 
 THRESHOLDS = tuple(round(0.1 * i, 1) for i in range(9))  # 0 .. 0.8, as in the paper's figure 5
 F64 = npt.NDArray[np.float64]
 I64 = npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True)
-class TimedTrace:
-    """A trace with what the planner expected of each step."""
-
-    trace: Trace
-    predicted_ms: tuple[float | None, ...]  # by step of the trace
-
-    @property
-    def name(self) -> str:
-        return self.trace.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,17 +29,6 @@ class Threshold:
     def accept_rate(self) -> float | None:
         verified = self.accepted + self.rejected
         return self.accepted / verified if verified else None
-
-
-def read_timed_trace(path: Path) -> TimedTrace:
-    """Raises ReportError: unreadable, malformed, or no steps."""
-    try:
-        trace = read_trace(path)
-    except TraceError as error:
-        raise ReportError(f"--trace {error}") from None
-    lines = [x for x in path.read_text(encoding="utf-8").splitlines() if x.strip()]
-    steps = lines[1 : len(trace.steps) + 1]
-    return TimedTrace(trace, tuple(json.loads(x).get("predicted_ms") for x in steps))
 
 
 def threshold_sweep(
@@ -91,18 +66,17 @@ def _prefixes(
     return np.asarray((survival[:, :, None] >= np.asarray(thresholds)).sum(axis=1))
 
 
-def step_times(timed: TimedTrace) -> F64:
+def step_times(trace: Trace) -> F64:
     """[steps, 2] predicted and measured ms, of steps with both.
 
     A step lasts until the next one begins: its time in the worker and the gap after it. The last
     one before a prefill has no such end and does not count.
     """
-    steps = timed.trace.steps
     pairs = [
-        (predicted, now.worker_ms + after.gap_ms)
-        for predicted, now, after in zip(timed.predicted_ms, steps, steps[1:], strict=False)
+        (now.predicted_ms, now.worker_ms + after.gap_ms)
+        for now, after in pairwise(trace.steps)
         if after.step == now.step + 1
-        and predicted is not None
+        and now.predicted_ms is not None
         and now.worker_ms is not None
         and after.gap_ms is not None
     ]
