@@ -57,7 +57,7 @@ def report(
     from sglang_dspark.profiling.report.rounds import ReportError
     from sglang_dspark.profiling.report.write import possible_files, write_report
     from sglang_dspark.profiling.results import ResultsError, read_results
-    from sglang_dspark.profiling.traces import read_trace
+    from sglang_dspark.profiling.traces import TraceError, read_trace
 
     if out.exists() and not out.is_dir():
         fail(f"--out {out}: is a file; give a folder")

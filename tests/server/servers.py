@@ -70,6 +70,7 @@ HOPEFUL = (("SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION", "8"),)  # tokens a request 
 
 # Compact without a cost table: every budget is pinned by the tests.
 NO_TABLE = 'cost_table = "off"'
+ALGORITHM_1 = 'scheduler = "algorithm-1"\n'
 TRACED = '[trace]\ndirectory = "{traces}"\n'
 COMPACT = (("SGLANG_RAGGED_VERIFY_MODE", "compact"),)
 
@@ -87,7 +88,7 @@ SPECS: Mapping[str, Spec] = {
     "copy": Spec("copy"),
     "copy-alternate": Spec("copy", settings='[no_draft]\nmode = "alternate"\nperiod = 3'),
     "modes": Spec("noisy", settings=NO_TABLE, environment=COMPACT, flags=("--enable-metrics",)),
-    "modes-sync": Spec("noisy", overlap=False, settings=NO_TABLE, environment=COMPACT),
+    "modes-sync": Spec("noisy", overlap=False, settings=ALGORITHM_1, environment=COMPACT),
     "small": Spec("small", flags=CROWDED, environment=HOPEFUL),
     "small-paged": Spec(
         "small-gated",

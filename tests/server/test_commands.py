@@ -17,7 +17,8 @@ from sglang_dspark.profiling.results import read_results
 from tests.server.conftest import Serve
 from tests.server.servers import Pool
 
-pytestmark = pytest.mark.timeout(900)
+# All of them name the same server, so that they stay in this order.
+pytestmark = [pytest.mark.timeout(900), pytest.mark.serves("scheduled")]
 
 PLAN = """
 rounds = 2
@@ -49,7 +50,6 @@ def run(*arguments: object, status: int = 0) -> Any:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-@pytest.mark.serves("scheduled")
 def test_profile_measures_a_running_server_and_leaves_it_as_it_was(
     serve: Serve, pool: Pool, out: Path
 ) -> None:
@@ -73,7 +73,6 @@ def test_profile_measures_a_running_server_and_leaves_it_as_it_was(
     assert verdict["verdict"] == "use"
 
 
-@pytest.mark.serves("scheduled")
 def test_calibrate_records_from_a_running_server_and_fits(
     serve: Serve, pool: Pool, out: Path
 ) -> None:

@@ -123,6 +123,18 @@ def test_without_a_table_compact_verifies_all_and_says_so(serve: Serve):
     assert seen.verified_drafts == seen.drafted
 
 
+@pytest.mark.serves("modes-sync")
+def test_algorithm_1_uses_the_block_at_hand_and_changes_no_token(serve: Serve):
+    server = serve("modes-sync")
+    with steered(server, dspark_verify_mode="static"):
+        expected = answers(server)
+    with counting(server) as seen:
+        assert answers(server) == expected
+    assert seen.after["step_reasons"]["algorithm-1"] > 0
+    assert 0 < seen.verified_drafts < seen.drafted
+    assert seen.planned_rows == seen.verified_requests + seen.verified_drafts
+
+
 @pytest.mark.serves("modes")
 @pytest.mark.parametrize(
     ("settings", "reason"),
