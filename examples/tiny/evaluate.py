@@ -145,7 +145,10 @@ def evaluate_outputs(
             "ended_by_eos": round(float(np.mean([r.output[-1] == EOS_ID for r in pair[0]])), 3),
             **judge_outputs(domain, texts, outputs, repeats[0].tolist()),
             "all_outputs": compare(*pair),
-            "outputs_that_do_not_loop": compare(*([r[i] for i in steady] for r in pair)),
+            # None where every output loops.
+            "outputs_that_do_not_loop": compare(*([r[i] for i in steady] for r in pair))
+            if len(steady)
+            else None,
         }
         samples[key] = [{"prompt": p, "output": o} for p, o in zip(texts, outputs, strict=True)]
     return report, samples

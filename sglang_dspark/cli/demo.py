@@ -34,7 +34,7 @@ def demo(
             "without it the bundled ones."
         ),
     ] = None,
-    rounds: Annotated[int, typer.Option(min=2, help="Interleaved rounds.")] = 10,
+    rounds: Annotated[int, typer.Option(min=2, help="Interleaved rounds.")] = 20,
     prompts_per_turn: Annotated[
         int, typer.Option(min=1, help="Prompts per round, domain and server.")
     ] = 2,

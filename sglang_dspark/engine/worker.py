@@ -25,7 +25,7 @@ from sglang_dspark.ops.accept import Accepted
 from sglang_dspark.ops.allocate import allocate
 from sglang_dspark.ops.markov import DraftBlock, sample_block
 from sglang_dspark.ops.noise import BlockNoise, CoupledNoise
-from sglang_dspark.ops.survival import confidences, survivals
+from sglang_dspark.ops.survival import survivals_of_logits
 from sglang_dspark.seam.batch import HostCopy, batch_slots, context_tokens
 from sglang_dspark.seam.exporter import Exporter, metrics_enabled
 from sglang_dspark.seam.sampling import read_params
@@ -179,7 +179,7 @@ class DSparkWorker(WorkerBase):
             return WHOLE_BLOCK
         previous = torch.cat([anchors.unsqueeze(1), block.tokens[:, :-1]], 1)
         logits = self.draft_runner.model.confidence_head.logits(hidden, previous)
-        survival = survivals(confidences(logits, self._temperatures))  # [bs, g]
+        survival = survivals_of_logits(logits, self._temperatures)  # [bs, g]
         if step.plan.reason == "algorithm-1":  # synchronous: the budget needs this block
             self._plans.admit(step, survival.cpu().numpy())
         if self._trace is not None:
@@ -320,7 +320,8 @@ class DSparkWorker(WorkerBase):
             self._switch_trace(steering.trace)
         self._mode = MODES[steering.mode]()
         temperatures = steering.calibration.temperatures
-        self._temperatures = torch.tensor(temperatures, device=self.device)
+        calibrated = any(t != 1.0 for t in temperatures)
+        self._temperatures = torch.tensor(temperatures, device=self.device) if calibrated else None
         self._plans.steer(steering)
 
     def _switch_trace(self, name: str | None) -> None:

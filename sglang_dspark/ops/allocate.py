@@ -14,6 +14,8 @@ def allocate(survival: Tensor, budget: int) -> Tensor:
     number of rows. Ties: earlier position, then lower row.
     """
     num_requests, gamma = survival.shape
+    if num_requests == 1:
+        return torch.full((1,), min(max(budget, 0), gamma), device=survival.device)
     lens = torch.zeros(num_requests, dtype=torch.int64, device=survival.device)
     budget = min(budget, num_requests * gamma)
     if budget <= 0:

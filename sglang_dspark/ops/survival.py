@@ -7,6 +7,8 @@ device rank the same survivals the same way.
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import torch
 from torch import Tensor
 
@@ -19,8 +21,7 @@ def confidences(logits: Tensor, temperatures: Tensor | None = None) -> Tensor:
     raw = logits.to(torch.float64)
     if temperatures is not None:
         raw = raw / temperatures[: raw.shape[1]]
-    probs = 1.0 / (1.0 + torch.exp(-raw.clamp(-700.0, 700.0)))
-    return torch.where(torch.isfinite(raw), probs, 0.0).to(torch.float32)
+    return torch.where(torch.isfinite(raw), raw.sigmoid(), 0.0).to(torch.float32)
 
 
 def survivals(confidence: Tensor) -> Tensor:
@@ -30,7 +31,16 @@ def survivals(confidence: Tensor) -> Tensor:
     """
     c = confidence.to(torch.float32)
     usable = (c >= 0) & (c < torch.inf)  # both false for NaN
-    survival = torch.where(usable, c.clamp(max=1.0), 0.0)
-    for k in range(1, c.shape[1]):
-        survival[:, k].mul_(survival[:, k - 1])
-    return survival
+    return _multiply_along(torch.where(usable, c.clamp(max=1.0), 0.0))
+
+
+def survivals_of_logits(logits: Tensor, temperatures: Tensor | None = None) -> Tensor:
+    """`survivals(confidences(...))` without looking again at what is within 0..1 already."""
+    return _multiply_along(confidences(logits, temperatures))
+
+
+def _multiply_along(confidence: Tensor) -> Tensor:
+    """c_1 ... c_j of every row [bs, g], in place."""
+    for before, now in pairwise(confidence.unbind(1)):
+        now.mul_(before)
+    return confidence

@@ -35,7 +35,7 @@ class DemoPlan:
     draft: Path
     prompts: Path  # a folder with one file of prompts per domain
     out: Path  # a folder
-    rounds: int = 10
+    rounds: int = 20
     prompts_per_turn: int = 2
     max_new_tokens: int = 128
     max_running_requests: int = 8

@@ -63,6 +63,8 @@ def test_confidences_equal_the_core_twin(dtype):
         expected = ref.confidences(logits.double().numpy(), None if t is None else t.tolist())
         # exp may differ in its last float64 bit; rounded to float32 that is at most one step.
         np.testing.assert_array_almost_equal_nulp(ops.confidences(logits, t).numpy(), expected, 1)
+        both = ops.survivals(ops.confidences(logits, t))
+        assert torch.equal(ops.survivals_of_logits(logits, t), both)
     assert ops.confidences(logits)[0, :3].tolist() == [0, 0, 0]
 
 
