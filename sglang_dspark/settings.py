@@ -8,7 +8,7 @@ import tomllib
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 VARIABLE = "SGLANG_DSPARK_CONFIG"
 
@@ -74,6 +74,16 @@ class Settings(BaseModel):
             "measured at start-up; off: none, every draft is verified"
         ),
     )
+
+    @model_validator(mode="after")
+    def _algorithm_1_prices_and_drafts(self) -> Settings:
+        if self.scheduler == "algorithm-1" and self.no_draft.mode == "auto":
+            raise ValueError(
+                "scheduler algorithm-1 always drafts: no_draft.mode auto is for lagged"
+            )
+        if self.scheduler == "algorithm-1" and self.cost_table == "off":
+            raise ValueError("scheduler algorithm-1 needs a cost table: set cost_table = 'auto'")
+        return self
 
 
 def load_settings(path: str | None = None) -> Settings:

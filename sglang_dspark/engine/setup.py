@@ -9,7 +9,7 @@ import sys
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from sglang_dspark.core.calibration import Calibration, identity, load_calibration
 from sglang_dspark.core.cost_table import Provenance
@@ -72,19 +72,24 @@ def set_up(worker: DSparkWorker, settings: Settings) -> Setup:
         table=priced,
         calibration=_calibration(worker),
         traces=settings.trace.directory is not None,
+        lagged=settings.scheduler == "lagged",
     )
     no_draft = settings.no_draft
-    if no_draft.mode is None:  # `auto` where plain decode has a price
-        auto = schedules and priced is not None and priced.costs.prices_no_draft
-        no_draft = NoDraft(
-            mode="auto" if auto and settings.scheduler == "lagged" else "off",
-            period=no_draft.period,
-        )
+    if no_draft.mode is None:
+        no_draft = NoDraft(mode=_no_draft_mode(settings, schedules, priced), period=no_draft.period)
     steering = Steering(
         mode, worker.gamma, no_draft, table=priced, calibration=prepared.calibration
     )
     steering.check()
     return Setup(server, reason, prepared, steering)
+
+
+def _no_draft_mode(
+    settings: Settings, schedules: bool, table: PricedTable | None
+) -> Literal["auto", "off"]:
+    """Unless the user says: `auto` if the planner can choose and plain decode has a price."""
+    can_choose = schedules and settings.scheduler == "lagged"
+    return "auto" if can_choose and table is not None and table.costs.prices_no_draft else "off"
 
 
 def _calibration(worker: DSparkWorker) -> Calibration:

@@ -44,6 +44,7 @@ class Prepared:
     table: PricedTable | None = None  # of the start
     calibration: Calibration = UNCALIBRATED  # of the start
     traces: bool = False  # a directory for traces was named at start
+    lagged: bool = True  # the planner searches; Algorithm 1 never leaves drafting
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +147,8 @@ def _set_fraction(now: Steering, value: Any, prepared: Prepared) -> Steering:
 def _set_no_draft(now: Steering, value: Any, prepared: Prepared) -> Steering:
     if value not in NO_DRAFT_MODES:
         raise SteeringError(f"dspark_no_draft={value!r}: expected {', '.join(NO_DRAFT_MODES)}")
+    if value == "auto" and not prepared.lagged:
+        raise SteeringError("dspark_no_draft=auto: scheduler algorithm-1 always drafts; off or on")
     return replace(now, no_draft=NoDraft(mode=value, period=now.no_draft.period))
 
 

@@ -71,6 +71,12 @@ def test_a_wrong_value_is_refused_by_name(request_, named):
         START.changed(request_, FULL)
 
 
+def test_algorithm_1_always_drafts():
+    compact = START.changed({"dspark_verify_mode": "compact"}, FULL)
+    with pytest.raises(SteeringError, match="algorithm-1 always drafts"):
+        compact.changed({"dspark_no_draft": "auto"}, replace(FULL, lagged=False))
+
+
 def test_a_refused_request_leaves_the_choice_as_it_was():
     before = START.changed({"dspark_verify_mode": "compact"}, FULL)
     with pytest.raises(SteeringError):
