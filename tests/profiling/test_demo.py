@@ -25,7 +25,7 @@ def folder(tmp_path):
     for name in ("target", "draft", "prompts"):
         (tmp_path / name).mkdir()
     for domain in ("code", "text"):
-        lines = [json.dumps({"text": f"{domain} prompt {i}"}) for i in range(40)]
+        lines = [json.dumps({"text": f"{domain} prompt {i}"}) for i in range(44)]
         (tmp_path / "prompts" / f"{domain}.jsonl").write_text("\n".join(lines))
     return tmp_path
 
@@ -58,7 +58,7 @@ def test_identical_outputs_give_status_0_and_the_promised_record(folder):
         *("domains", "details", "provenance"),
     }
     assert record["outputs_identical"] is True
-    assert (record["prompts"], record["tokens"]) == (40, 40 * 128)
+    assert (record["prompts"], record["tokens"]) == (80, 80 * 128)
     assert record["excused_flips"] == 0
     assert record["memory_pss_mb"] > 1
     assert set(record["domains"]) == {"code", "text"}
@@ -108,7 +108,7 @@ def test_an_interrupt_leaves_no_server_behind(folder, sign):
 def test_too_few_prompts_stop_it_before_a_server_starts(folder):
     status, text, _ = run_demo(folder, "--rounds", "30")
     assert status == 2
-    assert "40 prompts, 62 are needed" in text.replace("\n", "")
+    assert "44prompts,62areneeded" in "".join(text.split())
     assert not (folder / "out").exists()
 
 
