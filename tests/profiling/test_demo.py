@@ -69,7 +69,7 @@ def test_identical_outputs_give_status_0_and_the_promised_record(folder):
     details = record["details"]["code"]
     assert details["overhead_ms"] == 1.0 and details["step_ms"] == 4.0
     assert details["sglang_accept_length"] == pytest.approx(128 / 43, abs=1e-3)
-    assert len(details["dspark_tok_s_by_round"]) == 10
+    assert len(details["dspark_tok_s_by_round"]) == 20
     assert {"command", "date", "versions", "machine"} <= set(record["provenance"])
     for shown in ("Token-identical", "speed ratio", "accept length", "made up", "code 1"):
         assert shown in text
