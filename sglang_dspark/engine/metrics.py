@@ -13,8 +13,7 @@ import numpy as np
 from sglang_dspark.core.calibration_live import LiveCalibration
 from sglang_dspark.engine.planner import FinishedStep, LaunchedStep
 
-# Between two decode steps this far apart the server was idle or ran a prefill.
-IDLE_S = 1.0
+IDLE_S = 1.0  # between two decode steps this far apart the server had nothing to do
 
 
 class StepMetrics:
@@ -59,7 +58,7 @@ class StepMetrics:
         self._no_draft_steps += not step.plan.drafts
         self._reasons[step.plan.reason] += 1
         last, self._last = self._last, step
-        if last is None or last.batch.step != step.batch.step - 1:
+        if last is None or step.follows_prefill or last.batch.step != step.batch.step - 1:
             return
         elapsed_s = step.started_s - last.started_s
         if elapsed_s < IDLE_S and not np.isnan(last.plan.predicted_ms):

@@ -61,6 +61,7 @@ class LaunchedStep:
     confidence_logits: HostCopy | None = None  # [bs, g] raw; only while a trace is written
     result: Any = None  # SGLang's result of the step; its tensors reach the host with it
     started_s: float = 0.0  # host clock
+    follows_prefill: bool = False  # one ran since the decode step before
     gap_ms: float | None = None  # since the decode step before; None: a prefill lay between
     spent: Spent | None = None
 

@@ -59,6 +59,7 @@ class DSparkWorker(WorkerBase):
         self._ranks: Ranks = SoleRank()  # --tp-size above 1 is refused at start
         self._control_error: str | None = None
         self._step_end_s: float | None = None  # of the last decode step; None after a prefill
+        self._prefilled = False  # since the last decode step
         self._trace: Trace | None = None
         self._exporter = Exporter() if metrics_enabled() else None
         if self.draft_warning:
@@ -105,7 +106,7 @@ class DSparkWorker(WorkerBase):
     def prefill(self, batch: Any, publish: Publish) -> Any:
         """Run prompt rows, keep their draft KV, draw the first token of each request."""
         slots, positions = batch.out_cache_loc, prefill_positions(batch)
-        self._step_end_s = None  # the next gap holds a prefill
+        self._step_end_s, self._prefilled = None, True  # the next gap holds a prefill
         self._seeds.admit(batch.reqs, batch.req_pool_indices)
         rows = self.target.prefill(batch)
         # Keyed by the last prompt position: the drawn token becomes the first anchor.
@@ -121,7 +122,8 @@ class DSparkWorker(WorkerBase):
         if step is None:  # without overlap SGLang does not ask for a plan beforehand
             self._prepare(batch)
             step = self._plans.take()
-        step.gap_ms = gap_ms
+        step.gap_ms, step.follows_prefill = gap_ms, self._prefilled
+        self._prefilled = False
         self._metrics.note_launch(step)
         step.result = self.run_step(batch, step, publish)
         if self.is_synchronous:  # elsewhere the host's time hides behind the device's

@@ -18,7 +18,7 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
-from torch.nn.functional import linear
+from torch.nn.functional import linear, pad
 
 Product = Callable[[Tensor], Tensor]  # x [..., in] -> [..., out]
 
@@ -39,8 +39,26 @@ def pack(weight: Tensor) -> Tensor:
 
 
 def packed_linear(packed: Tensor, x: Tensor, bias: Tensor | None = None) -> Tensor:
-    """x [..., in] of the weight's dtype -> [..., out]"""
-    return torch.ops.mkldnn._linear_pointwise.default(x, packed, bias, "none", [], "")
+    """x [..., in] of the weight's dtype -> [..., out]
+
+    Run at one of few row counts: oneDNN compiles a kernel for each one that it meets (a ms or
+    more), and keeps 1,024 of them.
+    """
+    num_rows = x.numel() // x.shape[-1]
+    spare = padded_rows(num_rows) - num_rows
+    if spare == 0:
+        return torch.ops.mkldnn._linear_pointwise.default(x, packed, bias, "none", [], "")
+    rows = pad(x.reshape(num_rows, -1), (0, 0, 0, spare))
+    done = torch.ops.mkldnn._linear_pointwise.default(rows, packed, bias, "none", [], "")
+    return done[:num_rows].view(*x.shape[:-1], -1)
+
+
+def padded_rows(num_rows: int) -> int:
+    """The row count to run at: any up to 16, then eight of each doubling; at most 1/8 more."""
+    if num_rows <= 16:
+        return num_rows
+    step = max(4, 1 << ((num_rows - 1).bit_length() - 4))
+    return -(-num_rows // step) * step
 
 
 def either_linear(packed: Tensor, weight: Tensor, x: Tensor, bias: Tensor | None = None) -> Tensor:

@@ -6,13 +6,13 @@ import pytest
 import torch
 from torch.nn.functional import linear
 
-from sglang_dspark.ops.packed import product
+from sglang_dspark.ops.packed import padded_rows, product
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 2e-2}
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
-@pytest.mark.parametrize("rows", [0, 1, 7, 64, 300])
+@pytest.mark.parametrize("rows", [0, 1, 7, 17, 64, 94, 300])
 @pytest.mark.parametrize("biased", [False, True])
 def test_product_is_linear(dtype, rows, biased):
     torch.manual_seed(rows)
@@ -29,3 +29,10 @@ def test_product_is_linear(dtype, rows, biased):
 def test_rows_in_more_dimensions_keep_their_shape():
     weight, x = torch.randn(6, 4), torch.randn(2, 3, 4)
     torch.testing.assert_close(product(weight)(x), linear(x, weight))
+
+
+def test_few_row_counts_are_run_and_none_much_larger_than_asked():
+    run = [padded_rows(n) for n in range(1, 8193)]
+    assert len(set(run)) <= 90
+    assert all(n <= r <= max(n + 3, n * 1.125) for n, r in enumerate(run, start=1))
+    assert all(padded_rows(r) == r for r in run)
