@@ -25,7 +25,7 @@ from sglang.srt.server_args import prepare_server_args
 from sglang_dspark.draft.target import TargetShape
 from sglang_dspark.seam.arguments import draft_folder, unsupported
 from sglang_dspark.seam.draft_config import target_shape
-from sglang_dspark.seam.hooks import ALGORITHM, HOOKS, TRIGGER, _check_signature
+from sglang_dspark.seam.hooks import ALGORITHM, HOOKS, TRIGGER, check_signature
 from sglang_dspark.seam.version import SeamMismatch, check_version
 
 
@@ -78,7 +78,7 @@ def mismatches() -> list[str]:
         found.append(f"SGLang has no {TRIGGER} ({error})")
     for hook in HOOKS:
         try:
-            _check_signature(hook)
+            check_signature(hook)
         except SeamMismatch as mismatch:
             found.append(str(mismatch))
     return found

@@ -158,7 +158,7 @@ def install() -> None:
         check_version()
         hooks = [hook for hook in HOOKS if hook.where in ("any", _this_process())]
         for hook in hooks:
-            _check_signature(hook)
+            check_signature(hook)
         for hook in hooks:
             HookRegistry.register(hook.target, hook.load(), hook.kind)
         HookRegistry.apply_hooks()
@@ -171,7 +171,7 @@ def install() -> None:
     _installed = True
 
 
-def _check_signature(hook: Hook) -> None:
+def check_signature(hook: Hook) -> None:
     try:
         target = pkgutil.resolve_name(hook.target)
     except (ImportError, AttributeError) as error:

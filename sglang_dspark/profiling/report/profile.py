@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field
 
-from sglang_dspark.profiling.report.rounds import ReportError
+from sglang_dspark.profiling.report.record import read_record
 
 FILE = "summary.json"
 
@@ -38,15 +38,4 @@ def read_profile(folder: Path) -> ProfileSummary:
     Raises:
         ReportError: no such folder or file, or not a profile's summary.
     """
-    file = folder / FILE
-    try:
-        return ProfileSummary.model_validate_json(file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise ReportError(
-            f"--profile {folder}: {FILE} cannot be read ({error}); "
-            "give the --out folder of sglang-dspark profile"
-        ) from None
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"])) or "file"
-        raise ReportError(f"--profile {file}: {where}: {first['msg']}") from None
+    return read_record(ProfileSummary, folder, FILE, "profile")
