@@ -78,6 +78,7 @@ def _budgets(plan: Plan, group: Group) -> str:
     words = []
     for cell in group.cells:
         word = "no draft" if cell.budget is None else str(cell.budget)
+        word += "" if cell.width is None else f" (width {cell.width})"
         words.append(word + ("*" if cell in plan.held_out else ""))
     return ", ".join(words)
 

@@ -1,15 +1,16 @@
 """Cost tables as files: our versioned JSON, and SGLang's two schemas (checkpoints.md 5.2).
 
-    {"schema": "sglang-dspark/cost-table", "version": 1,
+    {"schema": "sglang-dspark/cost-table", "version": 2,
      "provenance": {...},                                        every field of `Provenance`
-     "draft":    {"requests": [..], "ms": [..]},
+     "draft":    {"requests": [..], "widths": [..], "ms": [[per width] per number of requests]},
      "verify":   {"tokens": [..], "contexts": [..], "ms": [[per context] per size]},
-     "rest":     {"requests": [..], "ms": [..]},
+     "rest":     {"requests": [..], "widths": [..], "ms": [[..]]},
      "no_draft": {"requests": [..], "contexts": [..], "ms": [[..]]} or null,
      "tiers":    [{"tokens": .., "slots": .., "ms": [per context]}]}
 
-Units: milliseconds; contexts are context tokens of the whole batch. Ours does not load without
-provenance; SGLang's have none, know no context and do not tell draft from verify.
+Units: milliseconds; widths are drafts per block; contexts are context tokens of the whole batch.
+Ours does not load without provenance; SGLang's have none, know no context and no width, and do
+not tell draft from verify.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from dataclasses import asdict, fields
 from typing import Any, TypeVar
 
 from sglang_dspark.core.cost_table import (
+    BlockCost,
     CostTable,
     CostTableError,
     Curve,
@@ -30,8 +32,8 @@ from sglang_dspark.core.cost_table import (
 )
 from sglang_dspark.core.tiers import Tier
 
-SCHEMA, VERSION = "sglang-dspark/cost-table", 1
-NO_COST = Curve((1,), (0.0,))
+SCHEMA, VERSION = "sglang-dspark/cost-table", 2
+NO_COST = BlockCost.of_any_width((1,), (0.0,))
 KINDS = ("profiled", "start-up", "made-up")
 
 T = TypeVar("T")
@@ -46,9 +48,9 @@ def dump_table(table: CostTable) -> str:
         "schema": SCHEMA,
         "version": VERSION,
         "provenance": provenance | {"residuals": dict(table.provenance.residuals)},
-        "draft": {"requests": table.draft.at, "ms": table.draft.ms},
+        "draft": _blocks_json(table.draft),
         "verify": _surface_json("tokens", table.verify),
-        "rest": {"requests": table.rest.at, "ms": table.rest.ms},
+        "rest": _blocks_json(table.rest),
         "no_draft": table.no_draft and _surface_json("requests", table.no_draft),
         "tiers": [asdict(entry.tier) | {"ms": entry.ms} for entry in table.tiers],
     }
@@ -81,9 +83,9 @@ def parse_table(text: str) -> CostTable:
 
 def dump_diagonal(table: CostTable, gamma: int, batch_sizes: tuple[int, ...]) -> str:
     """SGLang's diagonal schema: steps per second of full blocks, at the least context."""
-    tokens = [n * (gamma + 1) for n in batch_sizes]
+    tokens, once = [n * (gamma + 1) for n in batch_sizes], once_per_step(table)
     step_ms = [
-        at(table.draft, n) + at(least_context(table.verify), b) + at(table.rest, n)
+        at(once, n) + at(least_context(table.verify), b)
         for n, b in zip(batch_sizes, tokens, strict=True)
     ]
     return json.dumps(
@@ -97,17 +99,23 @@ def dump_diagonal(table: CostTable, gamma: int, batch_sizes: tuple[int, ...]) ->
 
 def dump_additive(table: CostTable) -> str:
     """SGLang's additive schema: bias + alpha(requests) + theta(verified rows), least context."""
-    verify = least_context(table.verify)
-    requests = sorted({*table.draft.at, *table.rest.at})
+    verify, once = least_context(table.verify), once_per_step(table)
     return json.dumps(
         {
             "bias_seconds": verify.ms[0] / 1e3,
-            "bs_probes": requests,
-            "alpha_seconds": [(at(table.draft, n) + at(table.rest, n)) / 1e3 for n in requests],
+            "bs_probes": once.at,
+            "alpha_seconds": [ms / 1e3 for ms in once.ms],
             "m_probes": verify.at,
             "theta_seconds": [(ms - verify.ms[0]) / 1e3 for ms in verify.ms],
         }
     )
+
+
+def once_per_step(table: CostTable) -> Curve:
+    """Draft and rest together, by requests, for the widest block."""
+    draft, rest = table.draft.widest(), table.rest.widest()
+    counts = tuple(sorted({*draft.at, *rest.at}))
+    return Curve(counts, tuple(at(draft, n) + at(rest, n) for n in counts))
 
 
 def at(curve: Curve, size: int) -> float:
@@ -134,9 +142,9 @@ def _ours(raw: dict[str, Any]) -> CostTable:
         raise CostTableError(min(unknown), "unknown field")
     no_draft = _field(raw, "no_draft", "", (dict, type(None)))
     return CostTable(
-        draft=_curve(raw, "draft"),
+        draft=_blocks(raw, "draft"),
         verify=_surface(raw, "verify", "tokens"),
-        rest=_curve(raw, "rest"),
+        rest=_blocks(raw, "rest"),
         no_draft=None if no_draft is None else _surface(raw, "no_draft", "requests"),
         tiers=tuple(_tier(entry) for entry in _field(raw, "tiers", "", list)),
         provenance=_provenance(_field(raw, "provenance", "", dict)),
@@ -161,11 +169,13 @@ def _additive(raw: dict[str, Any]) -> CostTable:
     # Only the sum is a time: alpha alone may be negative, and is moved into verify then.
     least = min([*alpha, 0.0])
     verify = tuple((bias + t + least) * 1e3 for t in theta)
-    per_request = Curve(requests, tuple((a - least) * 1e3 for a in alpha))
+    if len(alpha) != len(requests):
+        raise CostTableError("alpha_seconds", f"{len(alpha)} times for {len(requests)} sizes")
+    per_request = BlockCost.of_any_width(requests, tuple((a - least) * 1e3 for a in alpha))
     return _imported(_numbers(raw, "m_probes", "", int), verify, per_request)
 
 
-def _imported(tokens: tuple[int, ...], ms: tuple[float, ...], rest: Curve) -> CostTable:
+def _imported(tokens: tuple[int, ...], ms: tuple[float, ...], rest: BlockCost) -> CostTable:
     if len(ms) != len(tokens):
         raise CostTableError("verify", f"{len(ms)} times for {len(tokens)} sizes")
     verify = Surface(tokens, (0,), tuple((value,) for value in ms))
@@ -200,21 +210,28 @@ def _tier(raw: Any) -> TierCost:
     return TierCost(tier, _numbers(entry, "ms", "tiers.", float))
 
 
-def _curve(raw: dict[str, Any], name: str) -> Curve:
-    part = _field(raw, name, "", dict)
-    return Curve(
-        _numbers(part, "requests", f"{name}.", int), _numbers(part, "ms", f"{name}.", float)
-    )
+def _blocks(raw: dict[str, Any], name: str) -> BlockCost:
+    return BlockCost(*_grid(raw, name, "requests", "widths"))
 
 
 def _surface(raw: dict[str, Any], name: str, axis: str) -> Surface:
+    return Surface(*_grid(raw, name, axis, "contexts"))
+
+
+def _grid(
+    raw: dict[str, Any], name: str, axis: str, other: str
+) -> tuple[tuple[int, ...], tuple[int, ...], tuple[tuple[float, ...], ...]]:
     part = _field(raw, name, "", dict)
     rows = _field(part, "ms", f"{name}.", list)
-    return Surface(
+    return (
         _numbers(part, axis, f"{name}.", int),
-        _numbers(part, "contexts", f"{name}.", int),
+        _numbers(part, other, f"{name}.", int),
         tuple(_numbers({"ms": row}, "ms", f"{name}.", float) for row in rows),
     )
+
+
+def _blocks_json(blocks: BlockCost) -> dict[str, Any]:
+    return {"requests": blocks.at, "widths": blocks.widths, "ms": blocks.ms}
 
 
 def _surface_json(axis: str, surface: Surface) -> dict[str, Any]:

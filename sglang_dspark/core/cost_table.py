@@ -1,6 +1,7 @@
-"""What a step costs: the record behind T(R, B, C) = draft(R) + verify(B, C) + rest, in ms.
+"""What a step costs: the record behind T(R, w, B, C) = draft(R, w) + verify(B, C) + rest(R, w).
 
-R requests, B verified rows, C context tokens of the whole batch. Pure data, checked where it is
+In ms; R requests, w drafts proposed per request, B verified rows, C context tokens of the whole
+batch. Pure data, checked where it is
 born; `core/costs.py` prices steps with it, `core/cost_schema.py` reads and writes it.
 """
 
@@ -51,9 +52,28 @@ class Curve:
     at: tuple[int, ...]  # [n] strictly increasing, >= 1
     ms: tuple[float, ...]  # [n] finite, >= 0
 
+
+@dataclass(frozen=True, slots=True)
+class BlockCost:
+    """ms of what a step does once, for some numbers of requests and of drafts per block."""
+
+    at: tuple[int, ...]  # [n] requests, strictly increasing, >= 1
+    widths: tuple[int, ...]  # [w] drafts per block, strictly increasing, >= 1
+    ms: tuple[tuple[float, ...], ...]  # [n][w] finite, >= 0
+
+    @classmethod
+    def of_any_width(cls, at: tuple[int, ...], ms: tuple[float, ...]) -> BlockCost:
+        """Costs that do not depend on the width, or of which only one is known."""
+        return cls(at, (1,), tuple((value,) for value in ms))
+
+    def widest(self) -> Curve:
+        """By requests, for the widest block."""
+        return Curve(self.at, tuple(row[-1] for row in self.ms))
+
     def check(self, name: str) -> None:
         check_axis(name, self.at)
-        check_ms(name, self.ms, len(self.at))
+        check_axis(f"{name}.widths", self.widths)
+        _check_rows(name, self.ms, len(self.at), len(self.widths))
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +87,7 @@ class Surface:
     def check(self, name: str) -> None:
         check_axis(name, self.at)
         check_axis(f"{name}.contexts", self.contexts, least=0)
-        if len(self.ms) != len(self.at):
-            raise CostTableError(name, f"{len(self.ms)} rows of ms for {len(self.at)} sizes")
-        for row in self.ms:
-            check_ms(name, row, len(self.contexts), positive=True)
+        _check_rows(name, self.ms, len(self.at), len(self.contexts), positive=True)
 
     @property
     def is_flat(self) -> bool:
@@ -93,9 +110,9 @@ class CostTable:
     Raises CostTableError if an axis is not increasing or a time is negative, NaN or infinite.
     """
 
-    draft: Curve  # by requests: the draft forward and its heads
+    draft: BlockCost  # the draft forward
     verify: Surface  # by verified rows and context: the target's forward
-    rest: Curve  # by requests: sampling, acceptance, commit, the host
+    rest: BlockCost  # the heads' loop, acceptance, commit, the host
     no_draft: Surface | None  # by requests and context: the whole step
     tiers: tuple[TierCost, ...] = ()  # captured sizes that were timed on their own
     provenance: Provenance | None = None
@@ -120,6 +137,15 @@ def check_axis(name: str, at: Sequence[int], least: int = 1) -> None:
         raise CostTableError(
             name, f"sizes {list(at)} are not sorted, each once, and at least {least}"
         )
+
+
+def _check_rows(
+    name: str, ms: Sequence[Sequence[float]], rows: int, columns: int, positive: bool = False
+) -> None:
+    if len(ms) != rows:
+        raise CostTableError(name, f"{len(ms)} rows of ms for {rows} sizes")
+    for row in ms:
+        check_ms(name, row, columns, positive)
 
 
 def check_ms(name: str, ms: Sequence[float], count: int, positive: bool = False) -> None:

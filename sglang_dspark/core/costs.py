@@ -1,7 +1,7 @@
 """Prices of the steps that a planner can take, from a cost table (paper.md, "The scheduler").
 
-    T(R, B, C) = draft(R) + verify(B, C) + rest(R)    a step that drafts
-    T(R, C)    = no_draft(R, C)                        plain decode, one row per request
+    T(R, w, B, C) = draft(R, w) + verify(B, C) + rest(R, w)    a step that drafts w per request
+    T(R, C)       = no_draft(R, C)                      plain decode, one row per request
 
 Between measured sizes the price is linear. A size below the first one costs what the first one
 does. Beyond the last one it rises, as steeply as the last segment or the whole curve, whichever
@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from sglang_dspark.core.cost_table import CostTable, Curve, Surface
+from sglang_dspark.core.cost_table import BlockCost, CostTable, Curve, Surface
 from sglang_dspark.core.tiers import Tier, choose_tier, sort_tiers
 
 F64 = npt.NDArray[np.float64]
@@ -39,8 +39,9 @@ class StepCosts:
         max_rows = max([max_requests * (gamma + 1)] + [t.tokens for t in self.tiers])
         self._contexts = _extended_contexts(table.verify.contexts)
         self._verify = _dense_surface(table.verify, max_rows)  # [c', max_rows + 1]
-        once = _dense_curve(table.draft, max_requests) + _dense_curve(table.rest, max_requests)
-        self._once: list[float] = once.tolist()  # [max_requests + 1] draft + rest
+        once = _dense_blocks(table.draft, gamma, max_requests)
+        once += _dense_blocks(table.rest, gamma, max_requests)
+        self._once: list[list[float]] = once.tolist()  # [gamma + 1][max_requests + 1] draft + rest
         self._no_draft: list[list[float]] | None = None  # [max_requests + 1][c']
         self._no_draft_contexts = self._contexts
         if table.no_draft is not None:
@@ -56,19 +57,19 @@ class StepCosts:
     def prices_no_draft(self) -> bool:
         return self._no_draft is not None
 
-    def drafting_ms(self, num_requests: int, context_tokens: int, gamma: int) -> F64:
-        """[num_requests x gamma + 1] ms of a drafting step, by the drafts it verifies.
+    def drafting_ms(self, num_requests: int, context_tokens: int, width: int) -> F64:
+        """[num_requests x width + 1] ms of a drafting step, by the drafts it verifies.
 
-        gamma: drafts per request that may be verified, at most the one given at construction.
+        width: drafts proposed per request, at most the gamma given at construction.
         """
-        self._check(num_requests, gamma)
-        last = num_requests * (gamma + 1) + 1
+        self._check(num_requests, width)
+        last = num_requests * (width + 1) + 1
         if self.tiers:
-            grid = self._padded_costs(num_requests)[1][:, : num_requests * gamma + 1]
+            grid = self._padded_costs(num_requests)[1][:, : num_requests * width + 1]
         else:
             grid = self._verify[:, num_requests:last]
         i, share = _segment(self._contexts, context_tokens)
-        once = self._once[num_requests]
+        once = self._once[width][num_requests]
         if not share:
             level: F64 = grid[i] + once
             return level
@@ -77,6 +78,11 @@ class StepCosts:
         step_ms += grid[i]
         step_ms += once
         return step_ms
+
+    def once_ms(self, num_requests: int, width: int) -> float:
+        """ms of what a drafting step does once: the draft of `width` per request, and the rest."""
+        self._check(num_requests, width)
+        return self._once[width][num_requests]
 
     def no_draft_ms(self, num_requests: int, context_tokens: int) -> float:
         """ms of a plain decode step; NaN where the table does not price it."""
@@ -98,10 +104,10 @@ class StepCosts:
         """The captured size that a step with `budget` drafts is padded to; None: runs as it is."""
         return choose_tier(self.tiers, num_requests, num_requests + budget)
 
-    def _check(self, num_requests: int, gamma: int) -> None:
-        if not 1 <= num_requests <= self._max_requests or not 0 <= gamma <= self._gamma:
+    def _check(self, num_requests: int, width: int) -> None:
+        if not 1 <= num_requests <= self._max_requests or not 0 <= width <= self._gamma:
             raise ValueError(
-                f"{num_requests} requests with gamma {gamma}: this server prices "
+                f"{num_requests} requests with {width} drafts each: this server prices "
                 f"1..{self._max_requests} with gamma up to {self._gamma}"
             )
 
@@ -150,6 +156,22 @@ def _dense_curve(curve: Curve, largest: int) -> F64:
     past = sizes > curve.at[-1]
     dense[past] = curve.ms[-1] + slope * (sizes[past] - curve.at[-1])
     return dense
+
+
+def _dense_blocks(blocks: BlockCost, gamma: int, largest: int) -> F64:
+    """[gamma + 1, largest + 1] ms at every width and number of requests.
+
+    Between measured widths linear, outside them as at the nearest one.
+    """
+    columns = np.stack(
+        [
+            _dense_curve(Curve(blocks.at, tuple(row[w] for row in blocks.ms)), largest)
+            for w in range(len(blocks.widths))
+        ]
+    )
+    widths = np.arange(gamma + 1)
+    dense = [np.interp(widths, blocks.widths, column) for column in columns.T]
+    return np.array(dense).T
 
 
 def _dense_surface(surface: Surface, largest: int) -> F64:

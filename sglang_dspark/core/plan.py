@@ -18,6 +18,7 @@ Reason = Literal[
     "pinned",
     "verify-all",
     "probe",  # not drafting now, but this step does, to learn about drafts
+    "look",  # proposes more than pays, to learn about the later drafts
     "no-draft",  # plain decode is predicted to be better
     "never-draft",  # plain decode because it was asked for
 ]
@@ -31,7 +32,7 @@ class Batch:
     slots: I64  # [bs] request-pool index
     generations: I64  # [bs] generation that holds each slot now
     context_tokens: int  # committed tokens of all requests
-    gamma: int  # gamma limit: drafts per request that this step proposes
+    gamma: int  # gamma limit: most drafts per request that this step may propose
 
     def __post_init__(self) -> None:
         if not 0 < len(self.slots) == len(self.generations):
@@ -45,12 +46,16 @@ class Batch:
 class Plan(NamedTuple):
     """One step, decided. Predictions are NaN where there is no cost table or no confidences."""
 
-    drafts: bool  # False: plain decode, no draft forward, one row per request
+    width: int  # drafts proposed per request; 0: plain decode, no draft forward, one row each
     budget: int  # drafts to verify over the batch, exactly: sum of draft_len
     num_rows: int  # rows that the target runs; more than requests + budget only in a tier
     predicted_ms: float  # whole step
     predicted_tokens: float  # committed, next tokens included
     reason: Reason
+
+    @property
+    def drafts(self) -> bool:
+        return self.width > 0
 
 
 @dataclass(frozen=True, slots=True)

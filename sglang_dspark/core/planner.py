@@ -7,7 +7,8 @@ its own (whether it drafts at present); a change of table or limits needs a new 
 
 from __future__ import annotations
 
-from typing import Protocol
+import math
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +18,7 @@ from sglang_dspark.core.arms import ArmRules, ArmState, decide_arm
 from sglang_dspark.core.budget import (
     Choice,
     at_budget,
+    expected_tokens,
     search,
     tokens_of_scratch,
     with_least_gain,
@@ -26,6 +28,8 @@ from sglang_dspark.core.feedback import AcceptanceFeedback
 from sglang_dspark.core.host_time import HostTime
 from sglang_dspark.core.plan import NAN, Batch, Pin, Plan, Reason
 from sglang_dspark.core.relay import ConfidenceRelay
+from sglang_dspark.core.step_time import StepTime
+from sglang_dspark.core.widths import WidthRules, WidthState
 
 F32 = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]
@@ -45,25 +49,28 @@ class Outlook:
         costs: StepCosts | None,
         feedback: AcceptanceFeedback | None = None,
         host: HostTime | None = None,
+        taken: StepTime | None = None,
     ) -> None:
-        """host: adds the engine's own time between steps to every price."""
+        """host: adds the engine's own time between steps to every price; taken: holds prices to
+        the step times that were seen."""
         self.relay, self.costs, self.feedback = relay, costs, feedback
-        self._host = host or HostTime()
+        self._host, self._taken = host or HostTime(), taken or StepTime()
 
-    def tokens(self, batch: Batch) -> tuple[F64, bool]:
-        """([n + 1] expected tokens by budget, n = requests x gamma limit; whether that rests on
-        any request's own confidences)."""
+    def survival(self, batch: Batch) -> tuple[F32, bool]:
+        """([R, gamma] survivals as earlier steps foretell them; whether that rests on any
+        request's own confidences)."""
         lagged = self.relay.read(batch.step, batch.slots, batch.generations, batch.gamma)
         if self.feedback is not None:
             self.feedback.correct(lagged.survival)
-        return tokens_of_scratch(lagged.survival), lagged.informed
+        return lagged.survival, lagged.informed
 
-    def drafting_ms(self, batch: Batch) -> F64:
-        """[n + 1] ms by budget; all NaN without a table."""
+    def drafting_ms(self, batch: Batch, width: int) -> F64:
+        """[R x width + 1] ms by budget; all NaN without a table."""
         n = batch.num_requests
         if self.costs is None:
-            return np.full(n * batch.gamma + 1, NAN)
-        step_ms = self.costs.drafting_ms(n, batch.context_tokens, batch.gamma)
+            return np.full(n * width + 1, NAN)
+        step_ms = self.costs.drafting_ms(n, batch.context_tokens, width)
+        step_ms *= self._taken.factor(n, drafts=True)
         step_ms += self._host.ms(n)
         return step_ms
 
@@ -72,7 +79,15 @@ class Outlook:
         if self.costs is None:
             return NAN
         n = batch.num_requests
-        return self.costs.no_draft_ms(n, batch.context_tokens) + self._host.ms(n)
+        plain_ms = self.costs.no_draft_ms(n, batch.context_tokens)
+        return plain_ms * self._taken.factor(n, drafts=False) + self._host.ms(n)
+
+    def table_ms(self, batch: Batch, plan: Plan) -> float:
+        """What the table alone says of a plan's time in the worker; NaN where it says nothing."""
+        n = batch.num_requests
+        if self.costs is None or math.isnan(plan.predicted_ms):
+            return NAN
+        return (plan.predicted_ms - self._host.ms(n)) / self._taken.factor(n, plan.drafts)
 
     def num_rows(self, batch: Batch, budget: int) -> int:
         n = batch.num_requests
@@ -80,14 +95,15 @@ class Outlook:
 
     def drafting(self, batch: Batch, budget: int, reason: Reason) -> Plan:
         """A plan for a budget that was not searched for; predictions where they can be made."""
-        choice = at_budget(self.tokens(batch)[0], self.drafting_ms(batch), budget)
+        tau = tokens_of_scratch(self.survival(batch)[0])
+        choice = at_budget(tau, self.drafting_ms(batch, batch.gamma), budget)
         rows = self.num_rows(batch, budget)
-        return Plan(True, budget, rows, choice.ms, choice.tokens, reason)
+        return Plan(batch.gamma, budget, rows, choice.ms, choice.tokens, reason)
 
     def plain(self, batch: Batch, reason: Reason) -> Plan:
         """A no-draft plan."""
         n = batch.num_requests
-        return Plan(False, 0, n, self.no_draft_ms(batch), float(n), reason)
+        return Plan(0, 0, n, self.no_draft_ms(batch), float(n), reason)
 
 
 class VerifyAll:
@@ -121,8 +137,16 @@ class NeverDraft:
         return self._outlook.plain(batch, "never-draft")
 
 
+class SearchState(NamedTuple):
+    """What a searching planner remembers beside relay and feedback."""
+
+    arm: ArmState = ArmState()
+    widths: WidthState = WidthState()
+
+
 class Searching:
-    """Production: global search over lagged survivals and, where it is priced, plain decode."""
+    """Production: global search over lagged survivals, over the number of drafts to propose and,
+    where it is priced, plain decode."""
 
     def __init__(
         self,
@@ -130,45 +154,83 @@ class Searching:
         costs: StepCosts,
         *,
         arms: ArmRules | None = None,
+        widths: WidthRules | None = None,
         least_gain: float = 0.0,
     ) -> None:
-        """arms: None never leaves drafting; least_gain: see `budget.with_least_gain`, 0 = off."""
+        """arms: None never leaves drafting; widths: None proposes all drafts, always;
+        least_gain: see `budget.with_least_gain`, 0 = off."""
         if arms is not None and not costs.prices_no_draft:
             raise ValueError("this cost table does not price a no-draft step: use arms=None")
         self._outlook, self._costs = outlook, costs
-        self._arms, self._least_gain = arms, least_gain
-        self.arm_state = ArmState()
+        self._arms, self._widths, self._least_gain = arms, widths, least_gain
+        self.state = SearchState()
 
     def plan(self, batch: Batch) -> Plan:
-        n = batch.num_requests
-        tau, informed = self._outlook.tokens(batch)
-        step_ms = self._outlook.drafting_ms(batch)
-        best, reason = self._best(tau, step_ms)
+        survival, informed = self._outlook.survival(batch)
+        best = self._compare(batch, survival, informed)
         if self._arms is not None:
-            plain_ms = self._outlook.no_draft_ms(batch)
-            arm = decide_arm(self.arm_state, self._arms, best, plain_ms, n, informed)
-            self.arm_state = arm.state
+            n, plain_ms = batch.num_requests, self._outlook.no_draft_ms(batch)
+            arm = decide_arm(self.state.arm, self._arms, best.choice, plain_ms, n, informed)
+            self.state = self.state._replace(arm=arm.state)
             if not arm.drafts:
-                return Plan(False, 0, n, plain_ms, float(n), "no-draft")
+                return Plan(0, 0, n, plain_ms, float(n), "no-draft")
             if arm.reason == "probe":
-                reason = "probe"
-        return self._filled(batch, best, tau, reason)
+                return self._filled(batch, best._replace(reason="probe"))
+        return self._filled(batch, self._look(batch, survival, best))
 
-    def _best(self, tau: F64, step_ms: F64) -> tuple[Choice, Reason]:
+    def _compare(self, batch: Batch, survival: F32, informed: bool) -> _Best:
+        """The best step of the present width, or of a better one."""
+        state, n = self.state.widths, batch.num_requests
+        present = state.width(batch.gamma) if self._widths else batch.gamma
+        best = self._best(batch, survival, present)
+        if self._widths is None or not informed:
+            return best
+        rival = state.rival(self._widths, batch.gamma, batch.step, n)
+        if rival is None:
+            return best
+        other = self._best(batch, survival, rival)
+        gain = math.log(other.choice.rate / best.choice.rate)
+        state = state.compared(self._widths, batch.gamma, rival, gain, n)
+        self.state = self.state._replace(widths=state)
+        return other if state.width(batch.gamma) == rival else best
+
+    def _look(self, batch: Batch, survival: F32, best: _Best) -> _Best:
+        """`best`, or whole blocks where enough was saved up for that."""
+        if self._widths is None or best.width == batch.gamma:
+            return best
+        n = batch.num_requests
+        extra_ms = self._costs.once_ms(n, batch.gamma) - self._costs.once_ms(n, best.width)
+        looks, state = self.state.widths.paid(self._widths, best.choice.ms, extra_ms)
+        self.state = self.state._replace(widths=state)
+        return self._best(batch, survival, batch.gamma)._replace(reason="look") if looks else best
+
+    def _best(self, batch: Batch, survival: F32, width: int) -> _Best:
+        """The best budget for blocks of `width` drafts."""
+        tau = expected_tokens(survival[:, :width])
+        step_ms = self._outlook.drafting_ms(batch, width)
         best = search(tau, step_ms)
         if self._least_gain:
             full = at_budget(tau, step_ms, len(tau) - 1)
             kept = with_least_gain(best, full, self._least_gain)
             if kept is not best:
-                return kept, "least-gain"
-        return best, "search"
+                return _Best(width, kept, tau, "least-gain")
+        return _Best(width, best, tau, "search")
 
-    def _filled(self, batch: Batch, best: Choice, tau: F64, reason: Reason) -> Plan:
+    def _filled(self, batch: Batch, best: _Best) -> Plan:
         """Use the rows that a tier pays for anyway."""
-        n = batch.num_requests
-        num_rows = self._costs.num_rows(n, best.budget)
-        budget = max(best.budget, min(num_rows - n, len(tau) - 1))
-        return Plan(True, budget, num_rows, best.ms, float(tau[budget]), reason)
+        n, (width, choice, tau, reason) = batch.num_requests, best
+        num_rows = self._costs.num_rows(n, choice.budget)
+        budget = max(choice.budget, min(num_rows - n, len(tau) - 1))
+        return Plan(width, budget, num_rows, choice.ms, float(tau[budget]), reason)
+
+
+class _Best(NamedTuple):
+    """A drafting step that might be taken."""
+
+    width: int
+    choice: Choice
+    tau: F64  # [R x width + 1] expected tokens by budget
+    reason: Reason
 
 
 class Synchronous:
@@ -182,7 +244,7 @@ class Synchronous:
 
     def plan(self, batch: Batch) -> Plan:
         n = batch.num_requests
-        return Plan(True, 0, n, NAN, NAN, "algorithm-1")
+        return Plan(batch.gamma, 0, n, NAN, NAN, "algorithm-1")
 
     def admit(self, batch: Batch, survival: F32) -> Plan:
         """The plan of this step. survival: [bs, gamma limit], of the block just drafted."""
@@ -190,4 +252,4 @@ class Synchronous:
         step_ms = self._costs.drafting_ms(n, batch.context_tokens, batch.gamma)
         choice = algorithm_1(survival, step_ms)
         rows = self._costs.num_rows(n, choice.budget)
-        return Plan(True, choice.budget, rows, choice.ms, choice.tokens, "algorithm-1")
+        return Plan(batch.gamma, choice.budget, rows, choice.ms, choice.tokens, "algorithm-1")

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from sglang_dspark.core.running import SurvivalPrior, TypicalSurvival
+from sglang_dspark.core.running import LEAST, SurvivalPrior, TypicalSurvival
 
 F32 = npt.NDArray[np.float32]
 I64 = npt.NDArray[np.int64]
@@ -72,7 +72,7 @@ class ConfidenceRelay:
 
     def publish(self, step: int, slots: I64, generations: I64, survival: F32) -> None:
         """Store what `step` computed. slots, generations: [bs] *as that step was launched*;
-        survival: [bs, g], g <= gamma (a run-time gamma limit leaves the rest unknown).
+        survival: [bs, g], g <= gamma; of a step that proposed fewer, the rest is foretold.
 
         May be called late, as long as it is before step + lag is planned; steps in order. The
         arrays are copied.
@@ -97,10 +97,10 @@ class ConfidenceRelay:
             return Lagged(self._learned(slots, generations)[:, :gamma], nobody, False)
         if layer.who == _identify(slots, generations):
             everybody = np.ones(len(slots), dtype=np.bool_)
-            return Lagged(_widened(layer.survival, gamma), everybody, True)
+            return Lagged(self._widened(layer.survival, gamma), everybody, True)
         known, rows = layer.find(slots, generations, len(self._met))
         survival = self._learned(slots, generations)[:, :gamma]
-        survival[known] = _widened(layer.survival, gamma)[rows[known]]
+        survival[known] = self._widened(layer.survival, gamma)[rows[known]]
         return Lagged(survival, known, bool(known.any()))
 
     def flush(self, step: int) -> None:
@@ -125,11 +125,13 @@ class ConfidenceRelay:
         curves = np.where(new[:, None], self.prior.curve, self.typical.curve)
         return curves.astype(np.float32)
 
-
-def _widened(survival: F32, gamma: int) -> F32:
-    """A copy with gamma columns: cut, or 0 where the step drafted fewer."""
-    if survival.shape[1] >= gamma:
-        return survival[:, :gamma].copy(order="K")
-    wide = np.zeros((len(survival), gamma), dtype=np.float32)
-    wide[:, : survival.shape[1]] = survival
-    return wide
+    def _widened(self, survival: F32, gamma: int) -> F32:
+        """A copy [bs, gamma]: cut, or continued as blocks usually go."""
+        g = survival.shape[1]
+        if g >= gamma:
+            return survival[:, :gamma].copy(order="K")
+        wide = np.empty((len(survival), gamma), dtype=np.float32)
+        wide[:, :g] = survival
+        curve = self.typical.curve
+        wide[:, g:] = survival[:, g - 1 : g] * (curve[g:gamma] / max(curve[g - 1], LEAST))
+        return wide

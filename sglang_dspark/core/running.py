@@ -13,6 +13,7 @@ F64 = npt.NDArray[np.float64]
 
 # Before anything was seen: each draft is taken with 0.7 given the one before. Four rows' worth.
 FIRST_GUESS, GUESS_ROWS = 0.7, 4.0
+LEAST = 1e-6  # a survival that may be divided by
 INERTIA = 15.0  # request-steps of the past that a step of n requests is weighed against
 
 
@@ -34,13 +35,17 @@ class SurvivalPrior:
         return self._mean
 
     def add(self, survival: npt.NDArray[np.floating]) -> None:
-        """survival: [n, g], first blocks of n requests; positions past g keep their mean."""
+        """survival: [n, g], first blocks of n requests; positions past g keep their mean given
+        position g."""
         n, gamma = survival.shape
         if n == 0:
             return
         self._rows = min(self._rows + n, self._window)
         weight = min(n / self._rows, 1.0)
-        self._mean[:gamma] += weight * (survival.mean(0, dtype=np.float64) - self._mean[:gamma])
+        new = self._mean[:gamma] + weight * (
+            survival.mean(0, dtype=np.float64) - self._mean[:gamma]
+        )
+        _replace_head(self._mean, new)
         np.minimum.accumulate(self._mean, out=self._mean)
 
 
@@ -63,13 +68,44 @@ class TypicalSurvival:
         return curve
 
     def add(self, step: int, survival: F32) -> None:
-        """survival: [n, g] of everything drafted in `step`, n > 0; positions past g keep theirs."""
+        """survival: [n, g] of everything drafted in `step`, n > 0; positions past g keep theirs
+        given position g."""
         n, gamma = survival.shape
         elapsed = 1 if self._last_step is None else max(step - self._last_step, 1)
         kept = max((self._rows / (self._rows + n)) ** elapsed, 2.0 / (2.0 + n))
         self._rows = min(self._rows + n, INERTIA)
         self._last_step = step
-        mean = self._mean[:gamma]
-        mean *= kept
         # A product with ones adds up columns five times faster than `mean(0)`.
-        mean += np.ones(n, dtype=np.float32) @ survival * ((1.0 - kept) / n)
+        new = self._mean[:gamma] * kept + np.ones(n, np.float32) @ survival * ((1.0 - kept) / n)
+        _replace_head(self._mean, new)
+
+
+class MeanByRequests:
+    """Running mean by request count, kept in powers of two; the nearest one stands in."""
+
+    def __init__(self, keep: float, first: float | None = None) -> None:
+        """keep: share of a mean that survives one more value; first: what each starts from,
+        None = its first value."""
+        self._keep, self._first = keep, first
+        self._mean: dict[int, float] = {}
+
+    def add(self, num_requests: int, value: float) -> None:
+        bucket = num_requests.bit_length()
+        mean = self._mean.get(bucket, self._first)
+        self._mean[bucket] = value if mean is None else mean + (1.0 - self._keep) * (value - mean)
+
+    def at(self, num_requests: int, unseen: float) -> float:
+        """The mean at a count; `unseen` before there is any."""
+        if not self._mean:
+            return unseen
+        bucket = num_requests.bit_length()
+        return self._mean[min(self._mean, key=lambda seen: (abs(seen - bucket), seen))]
+
+
+def _replace_head(mean: F64, head: F64) -> None:
+    """Set the first g of a survival curve [gamma]; what follows keeps its share of position g."""
+    g = len(head)
+    if g < len(mean):
+        mean[g:] *= head[-1] / max(mean[g - 1], LEAST)
+        np.minimum(mean[g:], head[-1], out=mean[g:])
+    mean[:g] = head

@@ -29,6 +29,7 @@ WHOLE_BLOCK = Choice(None, None)
 class VerifyMode(Protocol):
     name: ClassVar[str]
     schedules: ClassVar[bool]  # whether confidences and a budget decide the windows
+    packs: ClassVar[bool]  # whether only the windows are verified
 
     def layout(self, draft_lens: Tensor, num_rows: int) -> RowLayout | None:
         """The rows that the target runs for windows [bs]; num_rows as planned on the host."""
@@ -43,6 +44,7 @@ class Static:
 
     name = "static"
     schedules = False
+    packs = False
 
     def layout(self, draft_lens: Tensor, num_rows: int) -> None:
         return None
@@ -56,6 +58,7 @@ class CapAccept:
 
     name = "cap-accept"
     schedules = True
+    packs = False
 
     def layout(self, draft_lens: Tensor, num_rows: int) -> None:
         return None
@@ -70,6 +73,7 @@ class Compact:
 
     name = "compact"
     schedules = True
+    packs = True
 
     def layout(self, draft_lens: Tensor, num_rows: int) -> RowLayout:
         return row_layout(draft_lens, num_rows)

@@ -13,7 +13,7 @@ from sglang_dspark.core.arms import ArmRules
 from sglang_dspark.core.calibration_live import LiveCalibration
 from sglang_dspark.core.feedback import AcceptanceFeedback
 from sglang_dspark.core.host_time import HostTime
-from sglang_dspark.core.plan import Batch, Plan
+from sglang_dspark.core.plan import NAN, Batch, Plan
 from sglang_dspark.core.planner import (
     NeverDraft,
     Outlook,
@@ -24,6 +24,8 @@ from sglang_dspark.core.planner import (
     VerifyAll,
 )
 from sglang_dspark.core.relay import ConfidenceRelay
+from sglang_dspark.core.step_time import StepTime
+from sglang_dspark.core.widths import WidthRules
 from sglang_dspark.engine.modes import MODES
 from sglang_dspark.engine.steering import Steering
 from sglang_dspark.seam.batch import I64, HostCopy
@@ -56,6 +58,7 @@ class LaunchedStep:
 
     plan: Plan
     batch: Batch
+    table_ms: float = NAN  # the table's price of the plan, without what was learned since
     survival: HostCopy | None = None  # [bs, g]; of scheduled steps that drafted
     draft_lens: HostCopy | None = None  # [bs]; None: the whole block
     confidence_logits: HostCopy | None = None  # [bs, g] raw; only while a trace is written
@@ -76,7 +79,7 @@ class FinishedStep:
     @property
     def width(self) -> int:
         """Drafts proposed per request."""
-        return self.step.batch.gamma if self.step.plan.drafts else 0
+        return self.step.plan.width
 
     @property
     def draft_lens(self) -> I64:
@@ -115,7 +118,7 @@ class StepPlanner:
         self._lag = lag
         self._relay = ConfidenceRelay(num_slots, gamma, lag)
         self._feedback = AcceptanceFeedback(gamma)
-        self.host = HostTime()
+        self.host, self._taken = HostTime(), StepTime()
         self._step = -1
         self._prepared: Plan | None = None
         self._batch: Batch | None = None
@@ -132,7 +135,8 @@ class StepPlanner:
 
     def _build(self, steering: Steering) -> Planner:
         feedback = self._feedback if self._schedules else None
-        outlook = Outlook(self._relay, self.costs, feedback, self.host)
+        outlook = Outlook(self._relay, self.costs, feedback, self.host, self._taken)
+        self._outlook = outlook
         drafting = self._build_drafting(steering, outlook)
         match steering.no_draft.mode:
             case "on":
@@ -149,7 +153,9 @@ class StepPlanner:
         if self._algorithm_1:
             return Synchronous(self.costs)
         arms = ArmRules() if steering.no_draft.mode == "auto" else None
-        return Searching(outlook, self.costs, arms=arms)
+        # Where the whole block is verified all the same, nothing is saved by a narrower one.
+        widths = WidthRules() if MODES[steering.mode].packs else None
+        return Searching(outlook, self.costs, arms=arms, widths=widths)
 
     @property
     def prices_no_draft(self) -> bool:
@@ -174,6 +180,7 @@ class StepPlanner:
         if self._prepared is None or self._batch is None:
             return None
         step = LaunchedStep(self._prepared, self._batch)
+        step.table_ms = self._outlook.table_ms(self._batch, self._prepared)
         self._prepared = None
         self._launched.append(step)
         return step
@@ -183,6 +190,10 @@ class StepPlanner:
         if step.plan.reason == "algorithm-1":
             assert isinstance(self._planner, Synchronous)
             step.plan = self._planner.admit(step.batch, survival)
+
+    def note_time(self, step: LaunchedStep, worker_ms: float) -> None:
+        """The step has ended; only where the host's time is the step's."""
+        self._taken.add(step.batch.num_requests, step.plan.drafts, worker_ms, step.table_ms)
 
     def note_confidence(
         self, step: LaunchedStep, survival: HostCopy, lens: HostCopy | None

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from sglang_dspark.core.cost_table import CostTable, Curve, Provenance, Surface
+from sglang_dspark.core.cost_table import BlockCost, CostTable, Provenance, Surface
 from sglang_dspark.core.plan import Batch, Plan
 from sglang_dspark.engine.modes import WHOLE_BLOCK
 from sglang_dspark.engine.planner import LaunchedStep
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 PASSES = 2  # over all sizes, some seconds apart: a busy moment spoils one of them only
+USUAL_CONTEXT = 192  # tokens of a request
 WARM_UPS, SAMPLES = 1, 3  # of each point, in each pass
 NAN = float("nan")
 F64 = npt.NDArray[np.float64]
@@ -38,6 +39,7 @@ class StartUpTimer:
         widest = context_len - 2 * (worker.gamma + 1)
         self._contexts = sorted({min(c, widest) for c in (128, 1024, 4096)})
         self._requests = _powers(max_requests)
+        self._widths = tuple(sorted({1, (worker.gamma + 1) // 2, worker.gamma}))
         self._rows = _powers(max_requests * (worker.gamma + 1))
 
     def measure(self, provenance: Provenance) -> CostTable:
@@ -47,8 +49,8 @@ class StartUpTimer:
         once, verify, no_draft = (np.minimum.reduce(grids) for grids in zip(*passes, strict=True))
         contexts = tuple(self._contexts)
         table = CostTable(
-            draft=Curve(self._requests, tuple(once[:, 0].tolist())),
-            rest=Curve(self._requests, tuple(once[:, 1].tolist())),
+            draft=BlockCost(self._requests, self._widths, _rising(once[..., 0])),
+            rest=BlockCost(self._requests, self._widths, _rising(once[..., 1])),
             verify=Surface(self._rows, contexts, _rising(verify)),
             no_draft=Surface(self._requests, contexts, _rising(no_draft)),
             provenance=provenance,
@@ -57,9 +59,10 @@ class StartUpTimer:
         return table
 
     def _measure_once(self, number: str) -> tuple[F64, F64, F64]:
-        """([requests, 2] draft and rest, [rows, contexts] verify, [requests, contexts] no-draft)"""
+        """([requests, widths, 2] draft and rest, [rows, contexts] verify, [requests, contexts]
+        no-draft)"""
         logger.info("sglang-dspark: measuring the cost table, pass %s: draft", number)
-        once = np.array([self._drafting(r) for r in self._requests])
+        once = np.array([[self._drafting(r, w) for w in self._widths] for r in self._requests])
         logger.info("sglang-dspark: measuring the cost table, pass %s: verify", number)
         verify = self._grid(self._rows, self._verify)
         logger.info("sglang-dspark: measuring the cost table, pass %s: no draft", number)
@@ -69,10 +72,12 @@ class StartUpTimer:
         """[size, context] ms."""
         return np.array([[measure(size, c) for c in self._contexts] for size in sizes])
 
-    def _drafting(self, num_requests: int) -> tuple[float, float]:
-        """(draft, rest) ms of whole-block steps: all but the two forwards is rest."""
-        with self._batch(num_requests, self._contexts[0], self._gamma + 1) as batch:
-            step = self._step(batch, num_requests, self._gamma)
+    def _drafting(self, num_requests: int, width: int) -> tuple[float, float]:
+        """(draft, rest) ms of steps that verify all: whatever is in neither forward is rest."""
+        # The parts have no context axis of their own: a usual one, then.
+        context = min(USUAL_CONTEXT * num_requests, self._contexts[-1])
+        with self._batch(num_requests, context, width + 1) as batch:
+            step = self._step(batch, num_requests, width)
 
             spent = []
             for _ in range(WARM_UPS + SAMPLES):
@@ -112,7 +117,7 @@ class StartUpTimer:
     def _step(batch: Any, num_requests: int, num_drafts: int) -> LaunchedStep:
         slots = np.arange(1, num_requests + 1, dtype=np.int64)
         rows = num_requests * (num_drafts + 1)
-        plan = Plan(num_drafts > 0, num_requests * num_drafts, rows, NAN, NAN, "verify-all")
+        plan = Plan(num_drafts, num_requests * num_drafts, rows, NAN, NAN, "verify-all")
         return LaunchedStep(plan, Batch(0, slots, slots, int(batch.seq_lens_sum), num_drafts))
 
 

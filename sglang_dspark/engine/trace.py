@@ -46,6 +46,7 @@ class Trace:
             "context_tokens": step.batch.context_tokens,
             "gamma": step.batch.gamma,
             "drafts": step.plan.drafts,
+            "width": step.plan.width,
             "budget": step.plan.budget,
             "rows": step.plan.num_rows,
             "reason": step.plan.reason,

@@ -128,6 +128,7 @@ class DSparkWorker(WorkerBase):
         step.result = self.run_step(batch, step, publish)
         if self.is_synchronous:  # elsewhere the host's time hides behind the device's
             self._step_end_s = time.perf_counter()
+            self._plans.note_time(step, step.spent.worker_ms)
         return step.result
 
     def run_step(self, batch: Any, step: LaunchedStep, publish: Publish = publish_nothing) -> Any:
@@ -158,7 +159,7 @@ class DSparkWorker(WorkerBase):
 
     def _speculate(self, batch: Any, step: LaunchedStep, publish: Publish) -> Any:
         anchors, seq_lens = batch.spec_info.bonus_tokens, batch.seq_lens
-        num_drafts = step.batch.gamma
+        num_drafts = step.plan.width
         window = self.windows.build(batch, num_drafts + 1)
         rule = self._rule(batch, seq_lens, num_drafts)
         block, hidden = self._draft(batch, anchors, window, rule, num_drafts)
@@ -243,8 +244,11 @@ class DSparkWorker(WorkerBase):
         new_seq_lens = seq_lens + num_committed
         publish(new_seq_lens)
         # Rows past the accepted ones are written too: they lie beyond the committed length and
-        # are overwritten before anything reads them.
-        self.draft_runner.write_context(rows.features, rows.positions, rows.slots)
+        # are overwritten before anything reads them. Without drafts nothing reads the draft KV.
+        # A graph's outputs do not outlast the step.
+        runner, waits = self.draft_runner, not drafts.shape[1] and not rows.used_graph
+        write = runner.keep_context if waits else runner.write_context
+        write(rows.features, rows.positions, rows.slots)
         next_token = accepted.next_token.unsqueeze(1)
         tokens = torch.cat([drafts, next_token], 1)
         tokens.scatter_(1, accepted.accepted.unsqueeze(1), next_token)

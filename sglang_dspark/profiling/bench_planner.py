@@ -18,7 +18,7 @@ import time
 import numpy as np
 
 from sglang_dspark.core.arms import ArmRules
-from sglang_dspark.core.cost_table import CostTable, Curve, Surface
+from sglang_dspark.core.cost_table import BlockCost, CostTable, Surface
 from sglang_dspark.core.costs import StepCosts
 from sglang_dspark.core.feedback import AcceptanceFeedback
 from sglang_dspark.core.plan import Batch
@@ -38,9 +38,9 @@ def made_up_costs(num_requests: int, gamma: int) -> StepCosts:
     rows = tuple(num_requests * k for k in range(1, gamma + 2))
     verify = tuple(tuple(5 + b * 0.02 + c * 1e-5 for c in contexts) for b in rows)
     table = CostTable(
-        draft=Curve((1, 2 * num_requests), (2.0, 4.0)),
+        draft=BlockCost.of_any_width((1, 2 * num_requests), (2.0, 4.0)),
         verify=Surface(rows, contexts, verify),
-        rest=Curve((1, 2 * num_requests), (1.0, 2.0)),
+        rest=BlockCost.of_any_width((1, 2 * num_requests), (1.0, 2.0)),
         no_draft=Surface((num_requests,), contexts, (tuple(ms + 1 for ms in verify[0]),)),
     )
     return StepCosts(table, max_requests=num_requests, gamma=gamma)

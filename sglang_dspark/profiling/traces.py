@@ -47,31 +47,32 @@ class TraceStep(_Record):
     slots: list[int] = Field(min_length=1)
     generations: list[int]
     context_tokens: int = Field(ge=0, description="committed tokens of the batch before the step")
-    gamma: int = Field(ge=1, description="gamma limit: drafts per block in this step")
+    gamma: int = Field(ge=1, description="gamma limit")
     drafts: bool  # False: a no-draft step
+    width: int = Field(ge=0, description="drafts per block that were made; 0 without drafts")
     budget: int
     predicted_ms: float | None = None  # of the whole step, the gap after it included
     gap_ms: float | None = None  # the engine's time since the step before
     worker_ms: float | None = None  # the whole step inside the worker
     accepted: list[int]  # committed drafts
     draft_lens: list[int]
-    survival: list[list[float]] | None = None  # [bs][gamma] as the budget's top-K saw it
-    confidence_logits: list[list[float]] | None = None  # [bs][gamma] raw
+    survival: list[list[float]] | None = None  # [bs][width] as the budget's top-K saw it
+    confidence_logits: list[list[float]] | None = None  # [bs][width] raw
     ceiling: list[int] | None = None  # drafts that the whole block would have committed
 
     @model_validator(mode="after")
     def _lists_go_together(self) -> TraceStep:
         size, width = len(self.slots), self.width
+        if not self.drafts <= width <= self.gamma * self.drafts:
+            raise ValueError(f"width {width} with gamma {self.gamma}, drafts {self.drafts}")
         for name in ("generations", "accepted", "draft_lens", "ceiling"):
             values = getattr(self, name)
             if values is not None and len(values) != size:
                 raise ValueError(f"{name} has {len(values)} values for {size} slots")
         for name in ("survival", "confidence_logits"):
             rows = getattr(self, name)
-            if rows is not None and (
-                len(rows) != size or any(len(row) != self.gamma for row in rows)
-            ):
-                raise ValueError(f"{name} is not {size} rows of {self.gamma} values")
+            if rows is not None and (len(rows) != size or any(len(row) != width for row in rows)):
+                raise ValueError(f"{name} is not {size} rows of {width} values")
         most = self.ceiling or self.draft_lens
         for accepted, bound, length in zip(self.accepted, most, self.draft_lens, strict=True):
             if not 0 <= accepted <= min(bound, length) or max(bound, length) > width:
@@ -79,11 +80,6 @@ class TraceStep(_Record):
                     f"accepted {accepted} of draft_len {length}, ceiling {bound}, block {width}"
                 )
         return self
-
-    @property
-    def width(self) -> int:
-        """Drafts per block that were made."""
-        return self.gamma if self.drafts else 0
 
     @property
     def owners(self) -> list[Owner]:

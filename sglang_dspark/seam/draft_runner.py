@@ -21,9 +21,11 @@ from sglang_dspark.seam.draft_model import DraftModel
 from sglang_dspark.seam.records import BlockRows
 from sglang_dspark.seam.window import Window
 
+MOST_KEPT_ROWS = 256  # of captured layer outputs; a page or two of memory per row
+
 
 class DraftRunner:
-    """SGLang's runner and KV pool of the draft model, behind three calls."""
+    """SGLang's runner and KV pool of the draft model, behind four calls."""
 
     def __init__(
         self, server_args: Any, gpu_id: int, nccl_port: int, target: TpModelWorker, gamma: int
@@ -47,6 +49,8 @@ class DraftRunner:
         self.gamma = gamma
         self._rows = [_block_rows(width) for width in range(gamma + 1)]
         self._block_ids = torch.empty((0, gamma), dtype=torch.int64)
+        self._kept: list[tuple[Tensor, Tensor, Tensor]] = []  # (features, positions, slots)
+        self._kept_rows = 0
 
     def attach(self, target: TpModelWorker) -> str | None:
         """Load the draft's weights against the target's embedding and LM head."""
@@ -71,6 +75,7 @@ class DraftRunner:
 
         num_drafts: g, rows of the block; at most the gamma given at construction.
         """
+        self._write_kept()
         num_rows = anchors.shape[0] * num_drafts
         sum_, lens = batch.seq_lens_sum, batch.seq_lens_cpu
         rows = ForwardBatch(
@@ -96,7 +101,31 @@ class DraftRunner:
 
         features [n, m H], the target's captured layer outputs; positions, slots [n] int64.
         """
+        self._write_kept()  # a slot may have changed hands since: the newer row comes last
         keys, values = self.model.backbone.context_kv(features, positions)
+        self._store(keys, values, slots)
+
+    def keep_context(self, features: Tensor, positions: Tensor, slots: Tensor) -> None:
+        """`write_context`, at the latest before a draft or another write: many rows cost little
+        more than one, and while nothing is drafted nobody reads them."""
+        self._kept.append((features, positions, slots))
+        self._kept_rows += slots.shape[0]
+        if self._kept_rows >= MOST_KEPT_ROWS:
+            self._write_kept()
+
+    def _write_kept(self) -> None:
+        if not self._kept:
+            return
+        features, positions, slots = zip(*self._kept, strict=True)
+        self._kept, self._kept_rows = [], 0
+        keys, values = self.model.backbone.context_kv(torch.cat(features), torch.cat(positions))
+        start = 0
+        for each in slots:  # one by one: the later row of a slot must win
+            rows = slice(start, start := start + each.shape[0])
+            self._store(keys[:, rows], values[:, rows], each)
+
+    def _store(self, keys: Tensor, values: Tensor, slots: Tensor) -> None:
+        """keys, values [L, n, nkv, D]."""
         pool = self._runner.token_to_kv_pool
         for layer, (k, v) in enumerate(zip(keys, values, strict=True)):
             pool.set_kv_buffer(self.model.attention[layer], slots, k, v)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sglang_dspark.core.cost_table import CostTable, Curve, Provenance, Surface
+from sglang_dspark.core.cost_table import BlockCost, CostTable, Provenance, Surface
 from sglang_dspark.core.cost_verdict import Server
 
 SERVER = Server(
@@ -35,11 +35,11 @@ def linear_table(provenance=PROVENANCE) -> CostTable:
     """draft 2 + R/8, verify 4 + B/4 + C/1000, rest 1/2, plain 4.5 + R/4 + C/1000 ms."""
     contexts, rows, requests = (0, 1000, 4000), (1, 8, 64), (1, 8, 32)
     return CostTable(
-        draft=Curve(requests, tuple(2 + n / 8 for n in requests)),
+        draft=BlockCost.of_any_width(requests, tuple(2 + n / 8 for n in requests)),
         verify=Surface(
             rows, contexts, tuple(tuple(4 + b / 4 + c / 1000 for c in contexts) for b in rows)
         ),
-        rest=Curve((1, 32), (0.5, 0.5)),
+        rest=BlockCost.of_any_width((1, 32), (0.5, 0.5)),
         no_draft=Surface(
             requests,
             contexts,
@@ -59,8 +59,8 @@ def random_table(rng: np.random.Generator, max_rows: int) -> CostTable:
     verify_ms += rng.choice([0.0, 0.02]) * rows
     draft_ms = float(rng.uniform(0, 2))
     return CostTable(
-        draft=Curve((1, 64), (draft_ms, draft_ms)),
+        draft=BlockCost.of_any_width((1, 64), (draft_ms, draft_ms)),
         verify=Surface(tuple(rows.tolist()), (0,), tuple((float(ms),) for ms in verify_ms)),
-        rest=Curve((1, 64), (0.5, 0.5)),
+        rest=BlockCost.of_any_width((1, 64), (0.5, 0.5)),
         no_draft=Surface((1, 8), (0,), ((3.0,), (5.0,))),
     )

@@ -17,7 +17,7 @@ import numpy as np
 
 from sglang_dspark.core.accept import transition_law
 from sglang_dspark.core.allocate import allocate
-from sglang_dspark.core.cost_table import CostTable, Curve, Surface
+from sglang_dspark.core.cost_table import BlockCost, CostTable, Surface
 from sglang_dspark.core.costs import StepCosts
 from sglang_dspark.core.plan import Batch, Plan
 from sglang_dspark.core.planner import Outlook, Synchronous
@@ -35,8 +35,11 @@ class LevelModel(Model):
         return np.array([0.9 if law[0] > 1 / self.vocab else 0.25]) if kind == "confidence" else law
 
 
-def staircase(verify_ms, no_draft_ms=None, *, max_requests=2, gamma=2) -> StepCosts:
-    """verify_ms[b - 1] is the price of b rows; the rest is free. no_draft_ms by requests."""
+def staircase(
+    verify_ms, no_draft_ms=None, *, draft_ms=(0.0,), max_requests=2, gamma=2
+) -> StepCosts:
+    """verify_ms[b - 1] is the price of b rows, draft_ms[w - 1] that of blocks of w drafts; the
+    rest is free. no_draft_ms by requests."""
     verify = Surface(
         tuple(range(1, len(verify_ms) + 1)), (0,), tuple((float(ms),) for ms in verify_ms)
     )
@@ -45,8 +48,9 @@ def staircase(verify_ms, no_draft_ms=None, *, max_requests=2, gamma=2) -> StepCo
         plain = Surface(
             tuple(range(1, len(no_draft_ms) + 1)), (0,), tuple((float(m),) for m in no_draft_ms)
         )
-    free = Curve((1,), (0.0,))
-    table = CostTable(draft=free, verify=verify, rest=free, no_draft=plain)
+    free = BlockCost.of_any_width((1,), (0.0,))
+    draft = BlockCost((1,), tuple(range(1, len(draft_ms) + 1)), (tuple(draft_ms),))
+    table = CostTable(draft=draft, verify=verify, rest=free, no_draft=plain)
     return StepCosts(table, max_requests=max_requests, gamma=gamma)
 
 
@@ -64,25 +68,25 @@ class Scheduler:
 
     def start(self) -> bytes:
         relay = ConfidenceRelay(self.num_slots, self.gamma, self.lag)
-        return pickle.dumps((relay, getattr(self._planner(relay), "arm_state", None)))
+        return pickle.dumps((relay, getattr(self._planner(relay), "state", None)))
 
     def plan(self, memory: bytes, batch: Batch, peeked: np.ndarray | None = None):
-        """(plan, planner, relay, arm state after)."""
-        relay, arm = pickle.loads(memory)
+        """(plan, planner, relay, planner's state after)."""
+        relay, state = pickle.loads(memory)
         if peeked is not None:
             relay.publish(batch.step - self.lag, batch.slots, batch.generations, peeked)
         planner = self._planner(relay)
-        if arm is not None:
-            planner.arm_state = arm
+        if state is not None:
+            planner.state = state
         plan = planner.plan(batch)
-        self.seen.add((plan.reason, plan.budget))
-        return plan, planner, relay, getattr(planner, "arm_state", None)
+        self.seen.add((plan.reason, plan.width, plan.budget))
+        return plan, planner, relay, getattr(planner, "state", None)
 
-    def after(self, relay, arm, batch: Batch, survival: np.ndarray | None) -> bytes:
+    def after(self, relay, state, batch: Batch, survival: np.ndarray | None) -> bytes:
         if survival is not None:
             relay = pickle.loads(pickle.dumps(relay))
             relay.publish(batch.step, batch.slots, batch.generations, survival)
-        return pickle.dumps((relay, arm))
+        return pickle.dumps((relay, state))
 
     def _planner(self, relay: ConfidenceRelay):
         return self.build(Outlook(relay, self.costs))
@@ -120,20 +124,21 @@ class PlannedLaw:
         batch = Batch(step, slots, np.ones_like(slots), 0, self.model.gamma)
         scheduler = self.scheduler
         if not scheduler.peek:
-            plan, planner, relay, arm = scheduler.plan(memory, batch)
+            plan, planner, relay, state = scheduler.plan(memory, batch)
             if not plan.drafts:
-                kept = scheduler.after(relay, arm, batch, None)
+                kept = scheduler.after(relay, state, batch, None)
                 yield from self._advance(prefixes, running, [(None, 0)] * len(running), kept, 1.0)
                 return
         for groups in product(*(self._grouped(prefixes[r]) for r in running)):
             survival = np.array([g[0] for g in groups], dtype=F32)
             if scheduler.peek:
-                plan, planner, relay, arm = scheduler.plan(memory, batch, survival)
+                plan, planner, relay, state = scheduler.plan(memory, batch, survival)
             if isinstance(planner, Synchronous):
                 plan = planner.admit(batch, survival)
-                scheduler.seen.add((plan.reason, plan.budget))
+                scheduler.seen.add((plan.reason, plan.width, plan.budget))
+            survival = survival[:, : plan.width]  # what else a whole block holds is never made
             lens = allocate(survival, plan.budget).tolist()
-            kept = scheduler.after(relay, arm, batch, survival)
+            kept = scheduler.after(relay, state, batch, survival)
             windows = [(g[0], n) for g, n in zip(groups, lens, strict=True)]
             yield from self._advance(prefixes, running, windows, kept, 1.0)
 

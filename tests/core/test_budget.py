@@ -83,7 +83,7 @@ def price(table, tiers, num_requests, budget):
     """ms of a drafting step by the plainest reading of the table."""
     rows = num_requests + budget
     run = min((t.tokens for t in tiers if t.serves(num_requests, rows)), default=rows)
-    return table.verify.ms[run - 1][0] + (table.draft.ms[0] + table.rest.ms[0])
+    return table.verify.ms[run - 1][0] + (table.draft.ms[0][0] + table.rest.ms[0][0])
 
 
 def test_ties_go_to_the_smallest_budget():

@@ -5,7 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sglang_dspark.core.cost_table import CostTable, CostTableError, Curve, Surface, TierCost
+from sglang_dspark.core.cost_table import (
+    BlockCost,
+    CostTable,
+    CostTableError,
+    Surface,
+    TierCost,
+)
 from sglang_dspark.core.costs import StepCosts
 from sglang_dspark.core.layout import row_layout
 from sglang_dspark.core.plan import Batch
@@ -15,7 +21,7 @@ from sglang_dspark.core.survival import survivals
 from sglang_dspark.core.tiers import Tier, choose_tier, sort_tiers
 from tests.core.made_up import linear_table
 
-FREE = Curve((1,), (0.0,))
+FREE = BlockCost.of_any_width((1,), (0.0,))
 
 
 def costs_of(rows, ms, *, tiers=(), tier_costs=(), max_requests=4, gamma=3):
@@ -116,9 +122,9 @@ def test_padding_of_a_tier_is_filled_with_drafts():
 
 def test_a_batch_outside_the_bounds_is_refused():
     costs = costs_of([1, 8], [1.0, 2.0])
-    with pytest.raises(ValueError, match="5 requests with gamma 3"):
+    with pytest.raises(ValueError, match="5 requests with 3 drafts each"):
         costs.drafting_ms(5, 0, 3)
-    with pytest.raises(ValueError, match="gamma 4"):
+    with pytest.raises(ValueError, match="4 drafts each"):
         costs.drafting_ms(1, 0, 4)
 
 
@@ -133,10 +139,12 @@ def test_a_batch_outside_the_bounds_is_refused():
         ({"verify": Surface((1, 2), (0,), ((1.0,), (-2.0,)))}, "verify"),
         ({"verify": Surface((1, 2), (0,), ((1.0,), (0.0,)))}, "verify"),
         ({"verify": Surface((1, 2), (0,), ((1.0,), (float("nan"),)))}, "verify"),
-        ({"draft": Curve((1, 2), (1.0, float("inf")))}, "draft"),
-        ({"draft": Curve((0, 2), (1.0, 2.0))}, "draft"),
-        ({"rest": Curve((1, 2), (1.0,))}, "rest"),
-        ({"rest": Curve((1,), (-1.0,))}, "rest"),
+        ({"draft": BlockCost.of_any_width((1, 2), (1.0, float("inf")))}, "draft"),
+        ({"draft": BlockCost.of_any_width((0, 2), (1.0, 2.0))}, "draft"),
+        ({"draft": BlockCost((1,), (3, 2), ((1.0, 2.0),))}, "draft.widths"),
+        ({"draft": BlockCost((1,), (1, 2), ((1.0,),))}, "draft"),
+        ({"rest": BlockCost.of_any_width((1, 2), (1.0,))}, "rest"),
+        ({"rest": BlockCost.of_any_width((1,), (-1.0,))}, "rest"),
         ({"no_draft": Surface((1,), (0,), ((float("nan"),),))}, "no_draft"),
         ({"tiers": (TierCost(Tier(4, 2), (1.0, 2.0)),)}, "tiers"),
         ({"tiers": (TierCost(Tier(4, 2), (1.0,)),) * 2}, "tiers"),

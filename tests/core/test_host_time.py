@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sglang_dspark.core.cost_table import CostTable, Curve, Surface
+from sglang_dspark.core.cost_table import BlockCost, CostTable, Surface
 from sglang_dspark.core.costs import StepCosts
 from sglang_dspark.core.host_time import HostTime
 from sglang_dspark.core.plan import Batch
@@ -24,9 +24,9 @@ def test_a_mean_per_power_of_two_and_the_nearest_one_for_the_rest():
 def test_a_fixed_share_makes_longer_windows_worth_their_rows():
     """Rows at 1 ms each beside a step of 1 ms: few pay; beside 30 ms more, many do."""
     table = CostTable(
-        draft=Curve((1, 4), (0.1, 0.1)),
+        draft=BlockCost.of_any_width((1, 4), (0.1, 0.1)),
         verify=Surface((1, 40), (128,), ((1.0,), (40.0,))),
-        rest=Curve((1, 4), (0.1, 0.1)),
+        rest=BlockCost.of_any_width((1, 4), (0.1, 0.1)),
         no_draft=None,
     )
     costs = StepCosts(table, max_requests=4, gamma=7)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from sglang_dspark.core.cost_table import CostTable, Curve, Surface
+from sglang_dspark.core.cost_table import BlockCost, CostTable, Surface
 from sglang_dspark.core.costs import StepCosts
 from sglang_dspark.core.plan import Pin
 from sglang_dspark.engine.planner import StepPlanner
@@ -22,9 +22,9 @@ GENERATIONS = np.array([1, 1])
 def cheap_table() -> CostTable:
     """Rows cost a lot, drafting little: only sure drafts are worth a row."""
     return CostTable(
-        draft=Curve((1, 8), (0.1, 0.1)),
+        draft=BlockCost.of_any_width((1, 8), (0.1, 0.1)),
         verify=Surface((1, 40), (128,), ((1.0,), (40.0,))),
-        rest=Curve((1, 8), (0.1, 0.1)),
+        rest=BlockCost.of_any_width((1, 8), (0.1, 0.1)),
         no_draft=Surface((1, 8), (128,), ((1.1,), (8.0,))),
     )
 

@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 import pytest
 
 from sglang_dspark.core.cost_schema import dump_table
-from sglang_dspark.core.cost_table import CostTable, Curve, Provenance, Surface
+from sglang_dspark.core.cost_table import BlockCost, CostTable, Provenance, Surface
 from sglang_dspark.core.cost_verdict import Server
 from sglang_dspark.engine.tables import TableRefused, cache_folder, find_table, store
 
@@ -23,9 +23,9 @@ def table(server: Server = SERVER) -> CostTable:
         **asdict(server),
     )  # fmt: skip
     return CostTable(
-        draft=Curve((1, 4), (1.0, 2.0)),
+        draft=BlockCost.of_any_width((1, 4), (1.0, 2.0)),
         verify=Surface((1, 32), (128, 1024), ((2.0, 3.0), (9.0, 12.0))),
-        rest=Curve((1, 4), (0.5, 0.6)),
+        rest=BlockCost.of_any_width((1, 4), (0.5, 0.6)),
         no_draft=Surface((1, 4), (128, 1024), ((2.5, 3.5), (4.0, 6.0))),
         provenance=origin,
     )

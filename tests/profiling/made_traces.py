@@ -42,6 +42,7 @@ def step(
         "context_tokens": 10 * size,
         "gamma": gamma,
         "drafts": True,
+        "width": gamma,
         "budget": size * gamma,
         "rows": size * (gamma + 1),
         "reason": "pinned",

@@ -92,9 +92,24 @@ def test_repeats_visit_the_same_cells_in_another_order():
     assert places[0] != places[1]
     cells = [{c for g in o for c in g.cells} for o in (first, second)]
     assert cells[0] == cells[1] == {c for g in groups for c in g.cells}
-    assert [g.budgets for g in first] != [g.budgets for g in groups]
+    assert [g.cells for g in first] != [g.cells for g in groups]
 
 
 def test_a_cell_says_what_it_is():
     assert str(Cell(4, 256, None)) == "4 requests, 256 context tokens, no draft"
     assert str(Cell(4, 256, 8)) == "4 requests, 256 context tokens, budget 8"
+    assert str(Cell(4, 256, 8, 2)).endswith("budget 8 of blocks of 2")
+
+
+def test_narrower_blocks_are_measured_at_the_least_context_and_the_held_out_one():
+    found = plan(fine=True)
+    for requests in powers(8):
+        groups = [g for g in found.groups if g.requests == requests]
+        narrow = [g for g in groups if any(c.width for c in g.cells)]
+        assert {g.context for g in narrow} == {
+            min(g.context for g in groups),
+            found.held_out_context,
+        } & {g.context for g in groups}
+        for group in narrow:
+            assert [c.width for c in group.cells if c.width] == [1, 2, 3, 4, 5]
+            assert all(c.budget == requests * c.width for c in group.cells if c.width)

@@ -25,8 +25,8 @@ LIMITS = Limits(gamma=7, max_requests=16, context_len=8192, capacity=None)
 PLAN = make_plan(LIMITS, (512, 8192), steps=8, fine=True)
 
 
-def draft_ms(requests):
-    return 3.0 + 0.1 * requests
+def draft_ms(requests, width=7):
+    return 3.0 + 0.1 * requests * (1 + width) / 8
 
 
 def verify_ms(rows, context):
@@ -41,7 +41,11 @@ def rest_ms(requests):
 def true_ms(cell, context):
     if cell.budget is None:
         return verify_ms(cell.requests, context) + 1.0
-    return draft_ms(cell.requests) + verify_ms(cell.rows, context) + rest_ms(cell.requests)
+    return (
+        draft_ms(cell.requests, cell.width or 7)
+        + verify_ms(cell.rows, context)
+        + rest_ms(cell.requests)
+    )
 
 
 def measured_cells(noise=0.0, plan=PLAN, seed=0):
@@ -61,11 +65,15 @@ def measured_cells(noise=0.0, plan=PLAN, seed=0):
 
 def _line(cell, context, factor):
     drafts = cell.budget is not None
-    parts = (draft_ms(cell.requests), verify_ms(cell.rows, context)) if drafts else (0.0, 5.0)
+    parts = (
+        (draft_ms(cell.requests, cell.width or 7), verify_ms(cell.rows, context))
+        if drafts
+        else (0.0, 5.0)
+    )
     return StepLine(
         cell.requests,
         context,
-        drafts,
+        (cell.width or 7) if drafts else 0,
         cell.rows,
         *(p * factor for p in parts),
         true_ms(cell, context) * factor,
@@ -131,7 +139,7 @@ def test_the_table_rises_says_where_it_is_from_and_may_be_used_here():
     table = fit(measured_cells(noise=0.1)).table
     grid = np.array(table.verify.ms)
     assert (np.diff(grid, axis=0) >= 0).all() and (np.diff(grid, axis=1) >= 0).all()
-    assert list(table.draft.ms) == sorted(table.draft.ms)
+    assert all(list(row) == sorted(row) for row in table.draft.ms)
     assert table.no_draft is not None
     read = parse_table(dump_table(table))
     assert read == table
@@ -143,8 +151,10 @@ def test_the_table_rises_says_where_it_is_from_and_may_be_used_here():
 def test_draft_and_rest_are_what_was_timed():
     table = fit(measured_cells()).table
     assert table.draft.at == (1, 2, 4, 8, 16)
-    assert table.draft.ms == pytest.approx([draft_ms(r) for r in table.draft.at])
-    assert table.rest.ms == pytest.approx([rest_ms(r) for r in table.rest.at])
+    assert table.draft.widths == (1, 2, 3, 4, 5, 7)
+    for r, row in zip(table.draft.at, table.draft.ms, strict=True):
+        assert row == pytest.approx([draft_ms(r, w) for w in table.draft.widths])
+    assert table.rest.widest().ms == pytest.approx([rest_ms(r) for r in table.rest.at])
 
 
 def test_too_few_cells_are_no_table():

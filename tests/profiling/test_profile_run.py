@@ -69,7 +69,8 @@ class Pretender:
         rows = len(running) + budget
         draft_ms = 0.5 if drafts else 0.0
         target_ms = 2.0 + 0.05 * rows + 0.0005 * context
-        line = {"step": 1, "slots": running, "context_tokens": context, "drafts": drafts}
+        line = {"step": 1, "slots": running, "context_tokens": context}
+        line["width"] = self.pins["dspark_gamma_limit"] if drafts else 0
         line |= {"rows": rows, "budget": budget, "gap_ms": 0.2 if self.synchronous else None}
         line |= {"draft_ms": draft_ms, "target_ms": target_ms}
         self.lines.append(json.dumps(line | {"worker_ms": draft_ms + target_ms + 0.3}))
@@ -157,16 +158,17 @@ def measure(traces, group, **options):
         return Driver(server, 5, lambda: None).measure(group, 0), pretender
 
 
-GROUP = Group(requests=2, context=400, budgets=(None, 0, 4, 6))
+KINDS = ((None, None), (0, None), (4, None), (6, None), (4, 2))  # (budget, width)
+GROUP = Group(2, 400, tuple(Cell(2, 400, *kind) for kind in KINDS))
 
 
 def test_every_pin_of_a_group_is_set_and_counted(tmp_path):
     found, pretender = measure(tmp_path, GROUP)
-    assert [c.budget for c in found.cells] == list(GROUP.budgets)
+    assert [(c.budget, c.width) for c in found.cells] == list(KINDS)
     for cell in found.cells:
         assert cell.failed is None and len(cell.steps) >= 5
         assert {s.rows for s in cell.steps} == {2 + (cell.budget or 0)}
-        assert {s.drafts for s in cell.steps} == {cell.budget is not None}
+        assert {s.width for s in cell.steps} == {0 if cell.budget is None else cell.width or 3}
         assert all(350 <= s.context <= 800 for s in cell.steps)
     assert pretender.requests == {} and list(tmp_path.iterdir()) == []
 
@@ -191,9 +193,9 @@ def test_a_batch_that_has_grown_is_replaced(tmp_path):
 
 def test_pins_that_are_not_executed_fail_their_cells(tmp_path):
     found, _ = measure(tmp_path, GROUP, obeys=False)
-    reasons = {c.budget: c.failed for c in found.cells}
+    reasons = {c.budget: c.failed for c in found.cells if c.width is None}
     assert reasons[6] is None  # a full block is what it does anyway
-    assert "6 rows were asked for, the target was given 8 rows with drafts" in reasons[4]
+    assert "6 rows were asked for, the target was given 8 rows of blocks of 3" in reasons[4]
     assert "not executed" in reasons[None] and "not executed" in reasons[0]
 
 
@@ -227,9 +229,9 @@ def made_up(group, repeat, shaky):
     cells = []
     for cell in group.cells:
         worker_ms = 20.0 + (5.0 * repeat if cell == shaky else 0.0)
-        drafts = cell.budget is not None
-        line = StepLine(cell.requests, cell.context, drafts, cell.rows, 2, 15, worker_ms, 1)
-        cells.append(CellSteps(budget=cell.budget, steps=[line] * 6))
+        width = 0 if cell.budget is None else cell.width or 3
+        line = StepLine(cell.requests, cell.context, width, cell.rows, 2, 15, worker_ms, 1)
+        cells.append(CellSteps(budget=cell.budget, width=cell.width, steps=[line] * 6))
     kind = {"requests": group.requests, "context": group.context}
     return GroupSteps(repeat=repeat, seconds=10.0, cells=cells, **kind)
 
@@ -304,7 +306,7 @@ def test_the_whole_command_writes_a_table_of_the_pretended_machine(folders):
     assert record["held_out"]["context"] == 450 and record["held_out"]["reached"] is True
     assert record["verdict"] == {"level": "use", "reasons": []}
     table = parse_table((out / "table.json").read_text())
-    assert table.draft.ms == pytest.approx((0.5, 0.5))
+    assert table.draft.widest().ms == pytest.approx((0.5, 0.5))
     assert table.verify.ms[0][0] == pytest.approx(2.125, rel=0.03)
     assert table.provenance.kind == "profiled" and table.provenance.target == "aa"
     assert (out / "figure.png").read_bytes().startswith(b"\x89PNG")

@@ -22,12 +22,12 @@ from sglang_dspark.profiling.profile.samples import half_width, measure, reject_
 CELL = Cell(requests=4, context=256, budget=8)
 
 
-def step(worker_ms=20.0, requests=4, drafts=True, rows=12, context=256, gap_ms=1.5):
-    return StepLine(requests, context, drafts, rows, 4.0, worker_ms - 6.0, worker_ms, gap_ms)
+def step(worker_ms=20.0, requests=4, width=7, rows=12, context=256, gap_ms=1.5):
+    return StepLine(requests, context, width, rows, 4.0, worker_ms - 6.0, worker_ms, gap_ms)
 
 
 def trace_line(**changes):
-    record = {"step": 3, "slots": [8, 5, 6, 7], "context_tokens": 40, "drafts": True, "rows": 24}
+    record = {"step": 3, "slots": [8, 5, 6, 7], "context_tokens": 40, "width": 7, "rows": 24}
     record |= {"draft_ms": 4.0, "target_ms": 17.5, "worker_ms": 23.75, "gap_ms": None, "budget": 20}
     return json.dumps(record | changes)
 
@@ -35,7 +35,7 @@ def trace_line(**changes):
 def test_a_trace_is_read_with_its_header_and_its_end():
     text = "\n".join(['{"schema":"sglang-dspark-trace-1"}', trace_line(), '{"truncated":true}'])
     (line,) = read_trace(text)
-    assert line == StepLine(4, 40, True, 24, 4.0, 17.5, 23.75, None)
+    assert line == StepLine(4, 40, 7, 24, 4.0, 17.5, 23.75, None)
     assert line.rest_ms == 2.25
 
 
@@ -57,7 +57,8 @@ def test_a_pin_that_was_not_executed_is_refused_with_what_was():
     found = executed([step(rows=32)] * 10, CELL)
     assert found.lines == ()
     assert refusal([found], CELL) == (
-        "the pin was not executed: 12 rows were asked for, the target was given 32 rows with drafts"
+        "the pin was not executed: 12 rows were asked for, "
+        "the target was given 32 rows of blocks of 7"
     )
 
 
@@ -65,7 +66,7 @@ def test_a_drafting_step_is_no_no_draft_step_though_the_rows_agree():
     plain = Cell(4, 256, None)
     found = executed([step(rows=4)] * 10, plain)
     assert found.lines == () and refusal([found], plain) is not None
-    assert len(executed([step(rows=4, drafts=False)] * 10, plain).lines) == 10 - WARM_UPS
+    assert len(executed([step(rows=4, width=0)] * 10, plain).lines) == 10 - WARM_UPS
 
 
 def test_times_of_an_asynchronous_device_are_refused():

@@ -169,7 +169,8 @@ def made_up_trace(path: Path, accept: float, *, ceiling: bool = True, steps: int
         kept = np.minimum(whole, 3)
         record = {
             "step": step, "slots": [1, 2, 3, 4], "generations": [1] * 4, "context_tokens": 9,
-            "gamma": GAMMA, "drafts": True, "budget": 12, "rows": 16, "reason": "search",
+            "gamma": GAMMA, "drafts": True, "width": GAMMA, "budget": 12, "rows": 16,
+            "reason": "search",
             "predicted_ms": 10.0 + step % 5, "gap_ms": 1.0 if step else None,
             "worker_ms": float((9.0 + step % 5) * (1 + 0.05 * rng.standard_normal())),
             "accepted": kept.tolist(), "draft_lens": [3] * 4,

@@ -237,6 +237,7 @@ def trace(*steps: dict) -> Trace:
     )
     plain = {
         "slots": [0], "generations": [1], "context_tokens": 1, "gamma": 2, "drafts": True,
+        "width": 2,
         "budget": 1, "accepted": [0], "draft_lens": [1],
     }  # fmt: skip
     records = [TraceStep(**(plain | {"step": i} | s)) for i, s in enumerate(steps)]

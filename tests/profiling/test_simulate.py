@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from sglang_dspark.cli.simulate import simulate as command
 from sglang_dspark.core.cost_schema import dump_table
-from sglang_dspark.core.cost_table import CostTable, Curve, Surface
+from sglang_dspark.core.cost_table import BlockCost, CostTable, Surface
 from sglang_dspark.core.costs import StepCosts
 from sglang_dspark.core.host_time import HostTime
 from sglang_dspark.profiling.simulate.histories import UNKNOWN, History, workload_of
@@ -32,9 +32,9 @@ def row_table(row_ms=0.01, context_ms=0.0, plain_ms=2.5) -> CostTable:
 
     contexts, rows = (0, 1000), (1, 1000)
     return CostTable(
-        draft=Curve((1, 64), (1.0, 1.0)),
+        draft=BlockCost.of_any_width((1, 64), (1.0, 1.0)),
         verify=Surface(rows, contexts, tuple(tuple(verify(b, c) for c in contexts) for b in rows)),
-        rest=Curve((1, 64), (0.5, 0.5)),
+        rest=BlockCost.of_any_width((1, 64), (0.5, 0.5)),
         no_draft=Surface((1, 64), (0,), ((plain_ms,), (plain_ms,))),
         provenance=PROVENANCE,
     )
@@ -253,7 +253,7 @@ def test_unknown_policies_are_refused(name):
 
 
 def test_nothing_drafted_is_nothing_to_replay(tmp_path):
-    plain = {"drafts": False, "draft_lens": [0], "ceiling": None, "survival": None}
+    plain = {"drafts": False, "width": 0, "draft_lens": [0], "ceiling": None, "survival": None}
     trace = trace_of(tmp_path, [[0, 0]], confidence_logits=None, **plain)
     with pytest.raises(TraceError, match="no step drafted"):
         workload_of([trace])

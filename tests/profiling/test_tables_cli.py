@@ -206,7 +206,7 @@ def test_validate_refuses_a_server_that_is_none(tmp_path: Path) -> None:
 
 def test_compare_finds_the_part_that_moved_and_the_step_that_moved_most(tmp_path: Path) -> None:
     before = linear_table()
-    slower = replace(before.draft, ms=tuple(2 * ms for ms in before.draft.ms))
+    slower = replace(before.draft, ms=tuple((2 * ms,) for (ms,) in before.draft.ms))
     after = replace(before, draft=slower)
     result = compare(before, after)
     moved = {part.part for part in result.parts if part.relative}
@@ -239,7 +239,7 @@ def test_compare_tells_what_only_one_has_and_where_parts_cannot_be_told_apart(
 
 def test_a_difference_from_nothing_is_null_in_json(tmp_path: Path) -> None:
     free = linear_table()
-    free = replace(free, rest=replace(free.rest, ms=(0.0, 0.0)))
+    free = replace(free, rest=replace(free.rest, ms=((0.0,), (0.0,))))
     a, b = write(tmp_path / "a.json", free), write(tmp_path / "b.json", linear_table())
     record = json.loads(call("compare", a, b, "--json").stdout)
     assert {p["relative"] for p in record["parts"] if p["part"] == "rest"} == {None}

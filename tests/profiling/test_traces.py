@@ -33,7 +33,7 @@ def test_compact_hides_what_its_window_cut_off(tmp_path):
 
 def test_no_draft_steps_have_no_block(tmp_path):
     plain = step(
-        1, [1], [0], GAMMA, drafts=False, draft_lens=[0], ceiling=None, survival=None,
+        1, [1], [0], GAMMA, drafts=False, width=0, draft_lens=[0], ceiling=None, survival=None,
         confidence_logits=None,
     )  # fmt: skip
     assert read_trace(write(tmp_path / "t.jsonl", [header(GAMMA), plain])).steps[0].width == 0

@@ -72,7 +72,7 @@ def blocks_of(traces: Mapping[str, Trace]) -> Blocks:
         before = len(logits)
         requests: dict[Owner, int] = {}
         for step in trace.steps:
-            whole = step.drafts and step.gamma == trace.header.gamma
+            whole = step.width == trace.header.gamma
             if not whole or step.ceiling is None or step.confidence_logits is None:
                 continue
             for row, kept, owner in zip(

@@ -1,7 +1,9 @@
 """What a profile measures: cells (R requests, B verified rows, C context tokens) in groups.
 
 A group is one batch, R requests with C context tokens in all, and every budget it is pinned to.
-Pure planning: nothing here talks to a server.
+Budgets are verified out of whole blocks; at the least context and at the held-out one, narrower
+blocks are measured as well, each verified as a whole. Pure planning: nothing here talks to a
+server.
 
 Rows are spread over requests in all the ways a scheduler meets them: R requests with 1, 2, 4, ...
 rows each. So B rows are measured once as few requests with long windows and once as many with
@@ -45,6 +47,7 @@ class Cell:
     requests: int  # R
     context: int  # C as planned; what a step really had is in its trace line
     budget: int | None
+    width: int | None = None  # drafts proposed per request; None: the whole trained block
 
     @property
     def rows(self) -> int:
@@ -53,6 +56,7 @@ class Cell:
 
     def __str__(self) -> str:
         what = "no draft" if self.budget is None else f"budget {self.budget}"
+        what += "" if self.width is None else f" of blocks of {self.width}"
         return f"{self.requests} requests, {self.context} context tokens, {what}"
 
 
@@ -62,11 +66,7 @@ class Group:
 
     requests: int
     context: int
-    budgets: tuple[int | None, ...]
-
-    @property
-    def cells(self) -> tuple[Cell, ...]:
-        return tuple(Cell(self.requests, self.context, b) for b in self.budgets)
+    cells: tuple[Cell, ...]
 
     @property
     def prompt_len(self) -> int:
@@ -107,12 +107,19 @@ def make_plan(limits: Limits, contexts: Sequence[int], *, steps: int, fine: bool
     held_out_context = held_out_between(fitted)
     groups: list[Group] = []
     left_out: list[str] = []
+    least = {
+        r: c
+        for c in reversed(fitted)
+        for r in powers(limits.max_requests)
+        if misfit(r, c, limits) is None
+    }
     for context in sorted({*fitted, held_out_context}):
         for requests in powers(limits.max_requests):
             if reason := misfit(requests, context, limits):
                 left_out.append(f"{requests} requests, {context} context tokens: {reason}")
             else:
-                groups.append(Group(requests, context, budgets(requests, limits.gamma, fine)))
+                narrow = context in (least.get(requests), held_out_context)
+                groups.append(_group(requests, context, limits.gamma, fine, narrow))
     usable = {g.context for g in groups}
     if held_out_context not in usable or len(usable) < 3:
         raise PlanError(
@@ -141,6 +148,19 @@ def misfit(requests: int, context: int, limits: Limits) -> str | None:
     return None
 
 
+def _group(requests: int, context: int, gamma: int, fine: bool, narrow: bool) -> Group:
+    cells = [Cell(requests, context, b) for b in budgets(requests, gamma, fine)]
+    if narrow:
+        cells += [Cell(requests, context, requests * w, w) for w in narrow_widths(gamma, fine)]
+    return Group(requests, context, tuple(cells))
+
+
+def narrow_widths(gamma: int, fine: bool) -> tuple[int, ...]:
+    """Blocks below the trained one: the least and a middle one, or a few more."""
+    widths = {1, (gamma + 1) // 2, *((2, 3, 5) if fine else ())}
+    return tuple(sorted(w for w in widths if w < gamma))
+
+
 def budgets(requests: int, gamma: int, fine: bool) -> tuple[int | None, ...]:
     """No-draft, then drafts over the batch, from none to all, the same number for each request."""
     levels = {*powers(gamma + 1)}
@@ -161,9 +181,9 @@ def _held_out(groups: Sequence[Group], context: int) -> Iterator[Cell]:
         if group.context == context:
             yield from group.cells
     for group in others[::HOLD_OUT_EVERY]:
-        inner = [b for b in group.budgets if b][:-1]  # neither none nor all
+        inner = [c for c in group.cells if c.budget and c.width is None][:-1]  # nor all
         if inner:
-            yield Cell(group.requests, group.context, inner[len(inner) // 2])
+            yield inner[len(inner) // 2]
 
 
 def order(groups: Sequence[Group], repeat: int) -> list[Group]:
@@ -173,7 +193,7 @@ def order(groups: Sequence[Group], repeat: int) -> list[Group]:
     """
     rng = random.Random(repeat)
     shuffled = [
-        Group(g.requests, g.context, tuple(rng.sample(g.budgets, len(g.budgets)))) for g in groups
+        Group(g.requests, g.context, tuple(rng.sample(g.cells, len(g.cells)))) for g in groups
     ]
     rng.shuffle(shuffled)
     return shuffled

@@ -52,8 +52,10 @@ class Driver:
             for cell in group.cells:
                 cells.append(self._measure_cell(batch, cell))
         except LoadError as error:
-            rest = group.budgets[len(cells) :]
-            cells += [CellSteps(budget=b, steps=[], failed=str(error)) for b in rest]
+            rest = group.cells[len(cells) :]
+            cells += [
+                CellSteps(budget=c.budget, width=c.width, steps=[], failed=str(error)) for c in rest
+            ]
         finally:
             batch.stop()
         return GroupSteps(
@@ -77,7 +79,7 @@ class Driver:
             reason = refusal(holds, cell)
             if reason is None and len(holds) >= TRIES and len(steps) < self._steps:
                 reason = f"only {len(steps)} of {self._steps} steps were executed"
-        return CellSteps(budget=cell.budget, steps=steps, failed=reason)
+        return CellSteps(budget=cell.budget, width=cell.width, steps=steps, failed=reason)
 
     def _hold_seconds(self, cell: Cell, missing: int) -> float:
         """Long enough for the missing steps and those that do not count."""

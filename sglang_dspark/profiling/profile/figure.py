@@ -113,8 +113,10 @@ def _draw_one(
 
 
 def _drafting(cells: list[Cell]) -> list[Cell]:
-    """Drafting cells by rows."""
-    return sorted((c for c in cells if c.budget is not None), key=lambda c: c.rows)
+    """Cells of whole blocks by rows."""
+    return sorted(
+        (c for c in cells if c.budget is not None and c.width is None), key=lambda c: c.rows
+    )
 
 
 def _plain_numbers(axis: Axis) -> None:

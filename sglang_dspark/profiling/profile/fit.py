@@ -1,9 +1,9 @@
 """From medians to a cost table, and how well it foretells the cells that it has not seen.
 
-T(R, B, C) = draft(R) + verify(B, C) + rest(R). Draft and rest are the medians of what was timed at
-R requests. Verify is fitted to what remains of the whole step, not to the target's forward alone:
-draft and rest grow a little with context as well, only verify has a context axis, and the planner
-asks for sums. The three as they were timed are in the samples.
+T(R, w, B, C) = draft(R, w) + verify(B, C) + rest(R, w). Draft and rest are the medians of what was
+timed at R requests and blocks of w drafts. Verify is fitted to what remains of the whole step, not
+to the target's forward alone: draft and rest grow a little with context as well, only verify has a
+context axis, and the planner asks for sums. The three as they were timed are in the samples.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from sglang_dspark.core.cost_table import CostTable, Provenance, Surface
+from sglang_dspark.core.cost_schema import at
+from sglang_dspark.core.cost_table import BlockCost, CostTable, Provenance, Surface
 from sglang_dspark.core.costs import StepCosts
 from sglang_dspark.profiling.profile.cells import Cell
 from sglang_dspark.profiling.profile.samples import Measured
@@ -95,7 +96,7 @@ def fit_table(
                 f"only {len(cells)} {what} cells were measured: two sizes and two contexts are "
                 "needed; give more --minutes, or look at the failed cells"
             )
-    table = _table(drafting, plain)
+    table = _table(drafting, plain, server["gamma"])
     price = pricer(table, measured, server["gamma"])
     checks = tuple(Checked(m, m.cell in held_out, price(m.cell, m.context)) for m in measured)
     provenance = Provenance(
@@ -109,18 +110,35 @@ def fit_table(
     return Fitted(replace(table, provenance=provenance), checks)
 
 
-def _table(drafting: Sequence[Measured], plain: Sequence[Measured]) -> CostTable:
-    requests = [m.cell.requests for m in drafting]
-    draft = fit_curve(requests, [m.draft_ms for m in drafting])
-    rest = fit_curve(requests, [m.rest_ms for m in drafting])
-    once = {r: d + x for r, d, x in zip(draft.at, draft.ms, rest.ms, strict=True)}
-    remaining = [m.step_ms - once[m.cell.requests] for m in drafting]
+def _table(drafting: Sequence[Measured], plain: Sequence[Measured], gamma: int) -> CostTable:
+    draft = _blocks(drafting, [m.draft_ms for m in drafting], gamma)
+    rest = _blocks(drafting, [m.rest_ms for m in drafting], gamma)
+    remaining = [m.step_ms - _at(draft, m.cell, gamma) - _at(rest, m.cell, gamma) for m in drafting]
     return CostTable(
         draft=draft,
         verify=_surface(drafting, remaining),
         rest=rest,
         no_draft=_surface(plain, [m.step_ms for m in plain]),
     )
+
+
+def _blocks(cells: Sequence[Measured], ms: Sequence[float], gamma: int) -> BlockCost:
+    """Medians by requests, for each width; a number of requests that a width was not measured at
+    takes what lies between its neighbours."""
+    found: dict[int, tuple[list[int], list[float]]] = {}
+    for m, value in zip(cells, ms, strict=True):
+        requests, values = found.setdefault(m.cell.width or gamma, ([], []))
+        requests.append(m.cell.requests)
+        values.append(value)
+    curves = {width: fit_curve(*found[width]) for width in sorted(found)}
+    requests = curves[gamma].at if gamma in curves else next(iter(curves.values())).at
+    grid = np.array([[at(curve, r) for curve in curves.values()] for r in requests])
+    grid = np.maximum.accumulate(grid, 1)  # a wider block never costs less
+    return BlockCost(requests, tuple(curves), tuple(map(tuple, grid.tolist())))
+
+
+def _at(blocks: BlockCost, cell: Cell, gamma: int) -> float:
+    return blocks.ms[blocks.at.index(cell.requests)][blocks.widths.index(cell.width or gamma)]
 
 
 def _surface(cells: Sequence[Measured], ms: Sequence[float]) -> Surface:
@@ -151,7 +169,7 @@ def pricer(
     def price(cell: Cell, context: int) -> float:
         if cell.budget is None:
             return costs.no_draft_ms(cell.requests, context)
-        return float(costs.drafting_ms(cell.requests, context, gamma)[cell.budget])
+        return float(costs.drafting_ms(cell.requests, context, cell.width or gamma)[cell.budget])
 
     return price
 

@@ -21,7 +21,7 @@ class StepLine(NamedTuple):
 
     requests: int  # R
     context: int  # C
-    drafts: bool
+    width: int  # drafts per block; 0: none
     rows: int  # given to the target
     draft_ms: float
     target_ms: float
@@ -61,7 +61,7 @@ def _step(record: Mapping[str, Any]) -> StepLine:
     return StepLine(
         requests=len(record["slots"]),
         context=record["context_tokens"],
-        drafts=record["drafts"],
+        width=record["width"],
         rows=record["rows"],
         draft_ms=record["draft_ms"],
         target_ms=record["target_ms"],
@@ -76,17 +76,24 @@ def executed(lines: Iterable[StepLine], cell: Cell) -> Executed:
     strangers: list[StepLine] = []
     for line in lines:
         if line.requests == cell.requests:
-            same = (line.drafts, line.rows) == (cell.budget is not None, cell.rows)
-            (obeyed if same else strangers).append(line)
+            (obeyed if _obeys(line, cell) else strangers).append(line)
     return Executed(tuple(obeyed[WARM_UPS:]), tuple(strangers))
+
+
+def _obeys(line: StepLine, cell: Cell) -> bool:
+    if line.rows != cell.rows or (line.width > 0) != (cell.budget is not None):
+        return False
+    return cell.width is None or line.width == cell.width
 
 
 def refusal(found: Sequence[Executed], cell: Cell) -> str | None:
     """Why the pin of a cell was not executed; None if it was."""
     if all(len(hold.strangers) <= IN_FLIGHT for hold in found):
         return None
-    seen = sorted({(x.drafts, x.rows) for hold in found for x in hold.strangers})
-    kinds = ", ".join(f"{rows} rows {'with' if d else 'without'} drafts" for d, rows in seen)
+    seen = sorted({(x.width, x.rows) for hold in found for x in hold.strangers})
+    kinds = ", ".join(
+        f"{rows} rows " + (f"of blocks of {w}" if w else "without drafts") for w, rows in seen
+    )
     return (
         f"the pin was not executed: {cell.rows} rows were asked for, the target was given {kinds}"
     )

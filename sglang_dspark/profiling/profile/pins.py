@@ -26,11 +26,13 @@ class Pins:
 
     def __init__(self, client: Client, traces: Path) -> None:
         self._client, self._traces = client, traces
+        self._gamma: int | None = None  # drafts of a whole block
         self._name = f"profile-{uuid.uuid4().hex[:8]}"  # of this run's traces
         self._count = 0
 
     def prepare(self, gamma: int) -> None:
         """What holds for all cells; also finds out whether the traces can be read here."""
+        self._gamma = gamma
         self._set(dspark_verify_mode="compact", dspark_gamma_limit=gamma)
         self._close(self._open())
 
@@ -39,6 +41,7 @@ class Pins:
         drafts: dict[str, Any] = {"dspark_no_draft": "on"}
         if cell.budget is not None:
             drafts = {"dspark_no_draft": "off", "dspark_budget": cell.budget}
+            drafts["dspark_gamma_limit"] = cell.width or self._gamma
         name = self._open(**drafts)
         try:
             time.sleep(seconds)

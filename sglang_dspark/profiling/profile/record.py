@@ -32,6 +32,7 @@ class CellSteps(_Record):
     """One cell in one repeat."""
 
     budget: int | None  # drafts over the batch; None: a no-draft step
+    width: int | None  # drafts per block; None: the whole trained one
     steps: list[StepLine]  # timed, outliers included
     failed: str | None = None  # why there are fewer steps than planned
 
@@ -94,13 +95,17 @@ class Samples:
     def _of(self, cell: Cell) -> Iterator[CellSteps]:
         for group in self.groups:
             if (group.requests, group.context) == (cell.requests, cell.context):
-                yield from (c for c in group.cells if c.budget == cell.budget)
+                yield from (
+                    c for c in group.cells if (c.budget, c.width) == (cell.budget, cell.width)
+                )
 
 
 def plan_record(plan: Plan) -> dict[str, Any]:
     """What two runs must have in common to be one."""
     return {
-        "groups": [[g.requests, g.context, list(g.budgets)] for g in plan.groups],
+        "groups": [
+            [g.requests, g.context, [[c.budget, c.width] for c in g.cells]] for g in plan.groups
+        ],
         "held_out_context": plan.held_out_context,
         "steps": plan.steps,
     }

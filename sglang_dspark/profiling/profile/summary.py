@@ -85,8 +85,12 @@ def _held_out(result: ProfileResult) -> dict[str, Any]:
 
 
 def _by_requests(measured: Sequence[Measured], requests: int) -> dict[str, Any]:
-    """Medians over the drafting cells with that many requests."""
-    cells = [m for m in measured if m.cell.requests == requests and m.cell.budget is not None]
+    """Medians over the cells of whole blocks with that many requests."""
+    cells = [
+        m
+        for m in measured
+        if m.cell.requests == requests and m.cell.budget is not None and m.cell.width is None
+    ]
     parts = ("draft_ms", "target_ms", "rest_ms", "step_ms", "gap_ms")
     return {"requests": requests} | {
         part: _round(float(np.median([getattr(m, part) for m in cells]))) for part in parts
@@ -100,6 +104,7 @@ def _cell_record(check: Checked) -> dict[str, Any]:
     return {
         "requests": cell.requests,
         "budget": cell.budget,
+        "width": cell.width,
         "rows": cell.rows,
         "planned_context": cell.context,
         **numbers,

@@ -59,7 +59,7 @@ def _prefixes(
     step: TraceStep, thresholds: Sequence[float], temperatures: tuple[float, ...] | None
 ) -> I64:
     """[requests, thresholds] drafts before survival falls below the threshold."""
-    survival = np.asarray(step.survival, dtype=float)  # [requests, gamma limit], falling
+    survival = np.asarray(step.survival, dtype=float)  # [requests, width], falling
     if temperatures is not None and step.confidence_logits is not None:
         logits = np.asarray(step.confidence_logits, dtype=float)
         survival = survivals(confidences(logits, temperatures[: logits.shape[1]]))

@@ -82,7 +82,7 @@ def workload_of(traces: Sequence[Trace]) -> Workload:
     Raises:
         TraceError: no block was drafted.
     """
-    widths = [step.gamma for trace in traces for step in trace.steps if step.drafts]
+    widths = [step.width for trace in traces for step in trace.steps if step.drafts]
     if not widths:
         names = ", ".join(trace.name for trace in traces)
         raise TraceError(f"{names}: no step drafted, so there is nothing to replay")

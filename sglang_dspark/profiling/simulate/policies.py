@@ -27,6 +27,7 @@ from sglang_dspark.core.planner import (
     VerifyAll,
 )
 from sglang_dspark.core.relay import ConfidenceRelay
+from sglang_dspark.core.widths import WidthRules
 
 F32 = npt.NDArray[np.float32]
 I64 = npt.NDArray[np.int64]
@@ -51,8 +52,15 @@ class Blocks(NamedTuple):
 class Prices(NamedTuple):
     """Whole steps of this batch, the engine's own time included."""
 
-    drafting_ms: F64  # [bs x gamma + 1] by budget
+    drafting_ms: Callable[[int], F64]  # width -> [bs x width + 1] by budget
     no_draft_ms: float  # NaN where the table does not say
+
+
+class Windows(NamedTuple):
+    """A drafting step, decided."""
+
+    width: int  # drafts proposed per request
+    draft_lens: I64  # [bs]
 
 
 class Decider(Protocol):
@@ -60,10 +68,10 @@ class Decider(Protocol):
 
     gamma: int  # gamma limit
 
-    def decide(self, batch: Batch, blocks: Blocks, prices: Prices) -> I64 | None:
-        """draft_len per request [bs]; None: a no-draft step."""
+    def decide(self, batch: Batch, blocks: Blocks, prices: Prices) -> Windows | None:
+        """None: a no-draft step."""
 
-    def learn(self, batch: Batch, blocks: Blocks, draft_lens: I64 | None, accepted: I64) -> None:
+    def learn(self, batch: Batch, blocks: Blocks, taken: Windows | None, accepted: I64) -> None:
         """The outcome of the step. accepted: [bs] committed drafts."""
 
 
@@ -111,7 +119,7 @@ class Planning:
         self._planner = build(outlook)
         self._on_the_way: deque[tuple[Batch, F32 | None, I64 | None, I64]] = deque()
 
-    def decide(self, batch: Batch, blocks: Blocks, prices: Prices) -> I64 | None:
+    def decide(self, batch: Batch, blocks: Blocks, prices: Prices) -> Windows | None:
         while self._on_the_way and self._on_the_way[0][0].step <= batch.step - self._lag:
             self._arrive(*self._on_the_way.popleft())
         plan = self._planner.plan(batch)
@@ -120,13 +128,17 @@ class Planning:
         if not plan.drafts:
             return None
         if not self._schedules:
-            return np.full(batch.num_requests, self.gamma, dtype=np.int64)
-        return allocate(blocks.survival, plan.budget)
+            return Windows(self.gamma, np.full(batch.num_requests, self.gamma, dtype=np.int64))
+        return Windows(plan.width, allocate(blocks.survival[:, : plan.width], plan.budget))
 
-    def learn(self, batch: Batch, blocks: Blocks, draft_lens: I64 | None, accepted: I64) -> None:
-        if self._schedules:
-            survival = None if draft_lens is None else blocks.survival
-            self._on_the_way.append((batch, survival, draft_lens, accepted))
+    def learn(self, batch: Batch, blocks: Blocks, taken: Windows | None, accepted: I64) -> None:
+        if not self._schedules:
+            return
+        if taken is None:
+            self._on_the_way.append((batch, None, None, accepted))
+        else:
+            survival = blocks.survival[:, : taken.width]
+            self._on_the_way.append((batch, survival, taken.draft_lens, accepted))
 
     def _arrive(
         self, batch: Batch, survival: F32 | None, draft_lens: I64 | None, accepted: I64
@@ -146,27 +158,32 @@ class Oracle:
     def __init__(self, gamma: int) -> None:
         self.gamma = gamma
 
-    def decide(self, batch: Batch, blocks: Blocks, prices: Prices) -> I64 | None:
-        budget = best_step(blocks, prices)[0]
-        if budget is None:
+    def decide(self, batch: Batch, blocks: Blocks, prices: Prices) -> Windows | None:
+        best = best_step(blocks, prices, self.gamma)[0]
+        if best is None:
             return None
+        width, budget = best
         # What will be accepted first; a dearer, larger budget never helps, a cheaper one may.
-        order = np.arange(self.gamma)
-        return allocate((order < blocks.worth[:, None]) * 1.0, budget)
+        order = np.arange(width)
+        return Windows(width, allocate((order < blocks.worth[:, None]) * 1.0, budget))
 
-    def learn(self, batch: Batch, blocks: Blocks, draft_lens: I64 | None, accepted: I64) -> None:
+    def learn(self, batch: Batch, blocks: Blocks, taken: Windows | None, accepted: I64) -> None:
         """Nothing that it does not know already."""
 
 
-def best_step(blocks: Blocks, prices: Prices) -> tuple[int | None, float]:
-    """(budget or None for a no-draft step, tokens per ms) of the best step in hindsight."""
-    budgets = np.arange(len(prices.drafting_ms))
-    rates = (blocks.num_counted + np.minimum(budgets, blocks.worth.sum())) / prices.drafting_ms
-    best = int(rates.argmax())
+def best_step(blocks: Blocks, prices: Prices, gamma: int) -> tuple[tuple[int, int] | None, float]:
+    """((width, budget), tokens per ms) of the best step in hindsight; None: without drafts."""
+    found: list[tuple[float, int, int]] = []
+    for width in range(1, gamma + 1):
+        step_ms, most = prices.drafting_ms(width), np.minimum(blocks.worth, width).sum()
+        rates = (blocks.num_counted + np.minimum(np.arange(len(step_ms)), most)) / step_ms
+        budget = int(rates.argmax())
+        found.append((float(rates[budget]), width, budget))
+    rate, width, budget = max(found)
     plain = blocks.num_counted / prices.no_draft_ms
-    if plain > rates[best]:  # False where it is not priced
+    if plain > rate:  # False where it is not priced
         return None, float(plain)
-    return best, float(rates[best])
+    return (width, budget), rate
 
 
 def parse_policy(name: str, gamma: int) -> Policy:
@@ -210,4 +227,4 @@ def _static(name: str, limit: int, gamma: int) -> Policy:
 def _search(setting: Setting) -> Callable[[Outlook], Planner]:
     """Draft or not is decided too, where the table prices both."""
     arms = ArmRules() if setting.costs.prices_no_draft else None
-    return lambda outlook: Searching(outlook, setting.costs, arms=arms)
+    return lambda outlook: Searching(outlook, setting.costs, arms=arms, widths=WidthRules())

@@ -159,14 +159,18 @@ class Replay:
         )
         kept, blocks = self._blocks(rows)
         prices = self._prices(batch)
-        lens = self._decider.decide(batch, blocks, prices)
-        accepted = np.zeros_like(kept) if lens is None else np.minimum(kept, lens)
-        self._decider.learn(batch, blocks, lens, accepted)
-        useful = np.zeros_like(kept) if lens is None else np.minimum(blocks.worth, lens)
+        taken = self._decider.decide(batch, blocks, prices)
+        lens = accepted = useful = np.zeros_like(kept)  # what would survive may not be known
+        if taken is not None:
+            lens = taken.draft_lens
+            accepted, useful = np.minimum(kept, lens), np.minimum(blocks.worth, lens)
+        self._decider.learn(batch, blocks, taken, accepted)
         self._commit(slots, accepted)
-        ms = prices.no_draft_ms if lens is None else float(prices.drafting_ms[int(lens.sum())])
-        best_rate = best_step(blocks, prices)[1] if self._all_known else math.nan
-        drafted = lens is not None
+        ms, drafted, verified = prices.no_draft_ms, taken is not None, int(lens.sum())
+        if taken is not None:
+            ms = float(prices.drafting_ms(taken.width)[verified])
+        gamma = self._workload.gamma
+        best_rate = best_step(blocks, prices, gamma)[1] if self._all_known else math.nan
         return replace(
             seen,
             steps=seen.steps + 1,
@@ -175,7 +179,7 @@ class Replay:
             tokens=seen.tokens + blocks.num_counted + int(useful.sum()),
             oracle_tokens=seen.oracle_tokens + ms * best_rate,
             pairs=seen.pairs + len(rows) * drafted,
-            verified=seen.verified + (int(lens.sum()) if lens is not None else 0),
+            verified=seen.verified + verified,
             accepted=seen.accepted + int(accepted.sum()),
         )
 
@@ -195,8 +199,11 @@ class Replay:
 
     def _prices(self, batch: Batch) -> Prices:
         n, gap_ms = batch.num_requests, self._host.ms(batch.num_requests)
-        drafting = self._costs.drafting_ms(n, batch.context_tokens, self._workload.gamma)
-        return Prices(drafting + gap_ms, self._costs.no_draft_ms(n, batch.context_tokens) + gap_ms)
+
+        def drafting_ms(width: int) -> npt.NDArray[np.float64]:
+            return self._costs.drafting_ms(n, batch.context_tokens, width) + gap_ms
+
+        return Prices(drafting_ms, self._costs.no_draft_ms(n, batch.context_tokens) + gap_ms)
 
     def _commit(self, slots: Iterable[int], accepted: I64) -> None:
         for slot, drafts in zip(slots, accepted.tolist(), strict=True):

@@ -81,5 +81,5 @@ def _priced(step: TraceStep, costs: StepCosts) -> float:
     if not step.drafts:
         return costs.no_draft_ms(n, step.context_tokens)
     # Cap-accept judges by the window but runs every row.
-    budget = n * step.gamma if step.ceiling is not None else sum(step.draft_lens)
-    return float(costs.drafting_ms(n, step.context_tokens, step.gamma)[budget])
+    budget = n * step.width if step.ceiling is not None else sum(step.draft_lens)
+    return float(costs.drafting_ms(n, step.context_tokens, step.width)[budget])

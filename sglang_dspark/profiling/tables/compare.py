@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from math import isfinite
 from typing import Any
 
-from sglang_dspark.core.cost_schema import NO_COST, at
+from sglang_dspark.core.cost_schema import NO_COST, at, once_per_step
 from sglang_dspark.core.cost_table import CostTable, Curve, Surface
 from sglang_dspark.core.costs import StepCosts
 
@@ -63,9 +63,12 @@ def compare(a: CostTable, b: CostTable, gamma: int | None = None) -> Comparison:
     gamma: the longest block to price; without it the shorter one of the tables' own.
     """
     if NO_COST in (a.draft, b.draft):  # imported: draft and rest cannot be told apart
-        per_request = [*_curves("draft+rest", _once(a), _once(b))]
+        per_request = [*_curves("draft+rest", once_per_step(a), once_per_step(b))]
     else:
-        per_request = [*_curves("draft", a.draft, b.draft), *_curves("rest", a.rest, b.rest)]
+        per_request = [
+            *_curves("draft", a.draft.widest(), b.draft.widest()),
+            *_curves("rest", a.rest.widest(), b.rest.widest()),
+        ]
     parts = [*per_request, *_surfaces("verify", a.verify, b.verify)]
     only_in = []
     if a.no_draft is not None and b.no_draft is not None:
@@ -112,12 +115,6 @@ def _surfaces(part: str, a: Surface, b: Surface) -> Iterator[Difference]:
     for size in _shared(a.at, b.at):
         for context in _shared(a.contexts, b.contexts):
             yield Difference(part, size, context, _ms(a, size, context), _ms(b, size, context))
-
-
-def _once(table: CostTable) -> Curve:
-    """draft + rest, by requests."""
-    counts = tuple(sorted({*table.draft.at, *table.rest.at}))
-    return Curve(counts, tuple(at(table.draft, n) + at(table.rest, n) for n in counts))
 
 
 def _ms(surface: Surface, size: int, context: int) -> float:

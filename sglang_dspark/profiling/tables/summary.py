@@ -48,9 +48,9 @@ def speeds(table: CostTable, gamma: int) -> list[Speed]:
             n,
             n * (gamma + 1),
             verify.at[0] <= n * (gamma + 1) <= verify.at[-1],
-            at(table.draft, n),
+            at(table.draft.widest(), n),
             at(verify, n * (gamma + 1)),
-            at(table.rest, n),
+            at(table.rest.widest(), n),
             None if no_draft is None else at(no_draft, n),
         )
         for n in counts
