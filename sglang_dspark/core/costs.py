@@ -12,7 +12,7 @@ costs that it is padded up to.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -30,15 +30,26 @@ class StepCosts:
     """A cost table made ready for one server: dense in rows, padded to its tiers."""
 
     def __init__(
-        self, table: CostTable, *, max_requests: int, gamma: int, tiers: Iterable[Tier] = ()
+        self,
+        table: CostTable,
+        *,
+        max_requests: int,
+        gamma: int,
+        tiers: Iterable[Tier] = (),
+        round_rows: Callable[[int], int] | None = None,
     ) -> None:
-        """max_requests, gamma: bounds of a batch; tiers: captured sizes, empty without graphs."""
+        """max_requests, gamma: bounds of a batch; tiers: captured sizes, empty without graphs;
+        round_rows: the rows that the target's products run at, for a number of rows given."""
         self.table = table
         self.tiers = sort_tiers(tiers)
         self._max_requests, self._gamma = max_requests, gamma
         max_rows = max([max_requests * (gamma + 1)] + [t.tokens for t in self.tiers])
         self._contexts = _extended_contexts(table.verify.contexts)
-        self._verify = _dense_surface(table.verify, max_rows)  # [c', max_rows + 1]
+        self._run_rows = list(range(max_rows + 1))  # by rows given
+        if round_rows is not None and not self.tiers:
+            self._run_rows = [min(round_rows(rows), max_rows) for rows in self._run_rows]
+        dense = _dense_surface(table.verify, max_rows)
+        self._verify = dense[:, self._run_rows]  # [c', max_rows + 1]
         once = _dense_blocks(table.draft, gamma, max_requests)
         once += _dense_blocks(table.rest, gamma, max_requests)
         self._once: list[list[float]] = once.tolist()  # [gamma + 1][max_requests + 1] draft + rest
@@ -99,6 +110,17 @@ class StepCosts:
             return num_requests + budget
         self._check(num_requests, 0)
         return int(self._padded_costs(num_requests)[0][budget])
+
+    def fill(self, num_requests: int, budget: int, most: int) -> tuple[int, int]:
+        """(rows that the target runs, drafts): the budget raised to what its price includes.
+
+        most: drafts that there are. Rows exceed requests + drafts in a captured size only.
+        """
+        if self.tiers:
+            rows = self.num_rows(num_requests, budget)
+            return rows, max(budget, min(rows - num_requests, most))
+        filled = min(self._run_rows[num_requests + budget] - num_requests, most)
+        return num_requests + max(filled, budget), max(filled, budget)
 
     def tier(self, num_requests: int, budget: int) -> Tier | None:
         """The captured size that a step with `budget` drafts is padded to; None: runs as it is."""

@@ -217,10 +217,9 @@ class Searching:
         return _Best(width, best, tau, "search")
 
     def _filled(self, batch: Batch, best: _Best) -> Plan:
-        """Use the rows that a tier pays for anyway."""
-        n, (width, choice, tau, reason) = batch.num_requests, best
-        num_rows = self._costs.num_rows(n, choice.budget)
-        budget = max(choice.budget, min(num_rows - n, len(tau) - 1))
+        """Use the rows that are paid for anyway."""
+        width, choice, tau, reason = best
+        num_rows, budget = self._costs.fill(batch.num_requests, choice.budget, len(tau) - 1)
         return Plan(width, budget, num_rows, choice.ms, float(tau[budget]), reason)
 
 

@@ -15,6 +15,7 @@ from sglang_dspark.core.calibration import Calibration, identity, load_calibrati
 from sglang_dspark.core.cost_table import Provenance
 from sglang_dspark.core.cost_verdict import Server
 from sglang_dspark.core.costs import StepCosts
+from sglang_dspark.core.row_counts import rounded_rows
 from sglang_dspark.engine.identity import describe_server
 from sglang_dspark.engine.modes import MODES, VARIABLE, Compact, starting_mode
 from sglang_dspark.engine.shelf import PricedTable, Shelf
@@ -58,7 +59,12 @@ def set_up(worker: DSparkWorker, settings: Settings) -> Setup:
     server = describe_server(**worker.identity)
 
     def price(found: LoadedTable) -> PricedTable:
-        costs = StepCosts(found.table, max_requests=worker.max_requests, gamma=worker.gamma)
+        costs = StepCosts(
+            found.table,
+            max_requests=worker.max_requests,
+            gamma=worker.gamma,
+            round_rows=rounded_rows if worker.packs_weights else None,
+        )
         return PricedTable(found.name, found.verdict, found.reasons, costs)
 
     table = _table(worker, server, settings) if schedules else None

@@ -20,6 +20,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear, pad
 
+from sglang_dspark.core.row_counts import rounded_rows
+
 Product = Callable[[Tensor], Tensor]  # x [..., in] -> [..., out]
 
 ROWS_HINT = 8  # oneDNN picks a layout for this many rows; measured good from 1 to 512
@@ -45,20 +47,12 @@ def packed_linear(packed: Tensor, x: Tensor, bias: Tensor | None = None) -> Tens
     more), and keeps 1,024 of them.
     """
     num_rows = x.numel() // x.shape[-1]
-    spare = padded_rows(num_rows) - num_rows
+    spare = rounded_rows(num_rows) - num_rows
     if spare == 0:
         return torch.ops.mkldnn._linear_pointwise.default(x, packed, bias, "none", [], "")
     rows = pad(x.reshape(num_rows, -1), (0, 0, 0, spare))
     done = torch.ops.mkldnn._linear_pointwise.default(rows, packed, bias, "none", [], "")
     return done[:num_rows].view(*x.shape[:-1], -1)
-
-
-def padded_rows(num_rows: int) -> int:
-    """The row count to run at: any up to 16, then eight of each doubling; at most 1/8 more."""
-    if num_rows <= 16:
-        return num_rows
-    step = max(4, 1 << ((num_rows - 1).bit_length() - 4))
-    return -(-num_rows // step) * step
 
 
 def either_linear(packed: Tensor, weight: Tensor, x: Tensor, bias: Tensor | None = None) -> Tensor:

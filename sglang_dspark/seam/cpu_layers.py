@@ -98,6 +98,11 @@ def replace_product(layer: nn.Module, product: Callable[[Tensor, Tensor | None],
     layer.quant_method = (ReplacedHeadProduct if head else ReplacedProduct)(product)
 
 
+def has_replaced_products(model: nn.Module) -> bool:
+    modules = model.modules()
+    return any(type(getattr(m, "quant_method", None)) is ReplacedProduct for m in modules)
+
+
 def after_weight_updates(refresh) -> None:
     """`refresh(model)` whenever a running server's weights have been changed."""
 

@@ -19,6 +19,7 @@ from sglang.srt.runtime_context import (
 from sglang.srt.speculative.base_spec_worker import BaseSpecWorker
 from torch import Tensor
 
+from sglang_dspark.seam.cpu_layers import has_replaced_products
 from sglang_dspark.seam.draft_runner import DraftRunner
 from sglang_dspark.seam.records import AnchorState
 from sglang_dspark.seam.target import Target
@@ -117,6 +118,11 @@ class WorkerBase(BaseSpecWorker):
     def named_calibration(self) -> str | None:
         """`--speculative-dspark-confidence-sts-path`."""
         return get_spec().speculative_dspark_confidence_sts_path
+
+    @property
+    def packs_weights(self) -> bool:
+        """Whether the target's products run on packed weights, at few row counts."""
+        return has_replaced_products(self.model_runner.model)
 
     @property
     def captures_graphs(self) -> bool:

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch.nn.functional import linear
 
-from sglang_dspark.ops.packed import padded_rows, product
+from sglang_dspark.core.row_counts import rounded_rows
+from sglang_dspark.ops.packed import product
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 2e-2}
 
@@ -32,7 +33,7 @@ def test_rows_in_more_dimensions_keep_their_shape():
 
 
 def test_few_row_counts_are_run_and_none_much_larger_than_asked():
-    run = [padded_rows(n) for n in range(1, 8193)]
+    run = [rounded_rows(n) for n in range(1, 8193)]
     assert len(set(run)) <= 90
     assert all(n <= r <= max(n + 3, n * 1.125) for n, r in enumerate(run, start=1))
-    assert all(padded_rows(r) == r for r in run)
+    assert all(rounded_rows(r) == r for r in run)

@@ -131,10 +131,10 @@ def _blocks(cells: Sequence[Measured], ms: Sequence[float], gamma: int) -> Block
         requests.append(m.cell.requests)
         values.append(value)
     curves = {width: fit_curve(*found[width]) for width in sorted(found)}
-    requests = curves[gamma].at if gamma in curves else next(iter(curves.values())).at
-    grid = np.array([[at(curve, r) for curve in curves.values()] for r in requests])
+    counts = curves[max(curves)].at
+    grid = np.array([[at(curve, r) for curve in curves.values()] for r in counts])
     grid = np.maximum.accumulate(grid, 1)  # a wider block never costs less
-    return BlockCost(requests, tuple(curves), tuple(map(tuple, grid.tolist())))
+    return BlockCost(counts, tuple(curves), tuple(map(tuple, grid.tolist())))
 
 
 def _at(blocks: BlockCost, cell: Cell, gamma: int) -> float:
