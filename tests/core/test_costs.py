@@ -166,3 +166,30 @@ def test_a_table_that_can_not_be_is_not_born(change, field):
 def test_a_tier_that_can_not_be_is_not_born(tier):
     with pytest.raises(ValueError, match="slots"):
         Tier(*tier)
+
+
+def test_blocks_are_priced_by_their_width():
+    table = CostTable(
+        draft=BlockCost((1, 3), (1, 5), ((1.0, 3.0), (2.0, 8.0))),
+        verify=Surface((1, 40), (0,), ((1.0,), (40.0,))),
+        rest=BlockCost.of_any_width((1,), (0.0,)),
+        no_draft=None,
+    )
+    costs = StepCosts(table, max_requests=3, gamma=7)
+    assert [costs.once_ms(1, w) for w in (1, 2, 3, 5, 7)] == [1.0, 1.5, 2.0, 3.0, 3.0]
+    assert costs.once_ms(2, 3) == pytest.approx((2.0 + 5.0) / 2)
+    for width in (1, 4, 7):
+        assert costs.drafting_ms(2, 0, width)[0] == pytest.approx(2.0 + costs.once_ms(2, width))
+        assert len(costs.drafting_ms(2, 0, width)) == 2 * width + 1
+
+
+def test_rows_are_priced_at_what_products_run_at_and_filled_up():
+    plain = costs_of(list(range(1, 65)), list(map(float, range(1, 65))))
+    rounded = StepCosts(plain.table, max_requests=8, gamma=7, round_rows=lambda n: -(-n // 8) * 8)
+    assert rounded.drafting_ms(3, 0, 7).tolist() == [8.0] * 6 + [16.0] * 8 + [24.0] * 8
+    assert rounded.num_rows(3, 4) == 7  # a pinned budget is run as it is
+    assert rounded.fill(3, 4, 21) == (8, 5)
+    assert rounded.fill(3, 5, 21) == (8, 5)
+    assert rounded.fill(3, 0, 21) == (8, 5)
+    assert rounded.fill(3, 19, 20) == (23, 20)  # no more drafts than there are
+    assert plain.fill(3, 4, 21) == (7, 4)

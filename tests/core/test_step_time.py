@@ -1,0 +1,76 @@
+"""Prices held to the times that were seen, for each arm on its own."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from sglang_dspark.core.arms import ArmRules
+from sglang_dspark.core.costs import StepCosts
+from sglang_dspark.core.host_time import HostTime
+from sglang_dspark.core.plan import Batch
+from sglang_dspark.core.planner import Outlook, Searching
+from sglang_dspark.core.relay import ConfidenceRelay
+from sglang_dspark.core.step_time import StepTime
+from sglang_dspark.core.survival import survivals
+from tests.core.made_up import linear_table
+
+COSTS = StepCosts(linear_table(), max_requests=32, gamma=7)
+SLOTS = np.arange(4)
+
+
+def test_the_factor_approaches_what_is_seen_and_no_single_step_moves_it_far():
+    times = StepTime(keep=0.9)
+    assert times.factor(4, drafts=True) == 1.0
+    times.add(4, True, 1000.0, 10.0)
+    assert times.factor(4, drafts=True) == pytest.approx(2.0**0.1)
+    for _ in range(200):
+        times.add(4, True, 13.0, 10.0)
+    assert times.factor(4, drafts=True) == pytest.approx(1.3, rel=1e-3)
+    assert times.factor(4, drafts=False) == 1.0
+
+
+def test_steps_without_a_price_teach_nothing():
+    times = StepTime()
+    for taken_ms, table_ms in ((5.0, math.nan), (math.nan, 5.0), (0.0, 5.0), (5.0, 0.0)):
+        times.add(1, True, taken_ms, table_ms)
+    assert times.factor(1, drafts=True) == 1.0
+
+
+def test_a_plan_can_be_traced_back_to_its_price_in_the_table():
+    times, host = StepTime(), HostTime()
+    host.add(4, 3.0)
+    for _ in range(50):
+        times.add(4, True, 15.0, 10.0)
+        times.add(4, False, 9.0, 10.0)
+    look = Outlook(ConfidenceRelay(8, 7, 1), COSTS, host=host, taken=times)
+    batch = Batch(5, SLOTS, SLOTS + 1, 500, 7)
+    drafting, plain = look.drafting(batch, 28, "verify-all"), look.plain(batch, "never-draft")
+    assert look.table_ms(batch, drafting) == pytest.approx(COSTS.drafting_ms(4, 500, 7)[28])
+    assert look.table_ms(batch, plain) == pytest.approx(COSTS.no_draft_ms(4, 500))
+    assert drafting.predicted_ms > look.table_ms(batch, drafting) + 3.0
+
+
+def drafts_in_the_end(true_factor):
+    """Steps that draft take `true_factor` times what the table says; plain ones what it says."""
+    times = StepTime()
+    look = Outlook(ConfidenceRelay(8, 7, 1), COSTS, taken=times)
+    planner = Searching(look, COSTS, arms=ArmRules())
+    plans = []
+    for step in range(1500):
+        batch = Batch(step, SLOTS, SLOTS + 1, 0, 7)
+        plan = planner.plan(batch)
+        plans.append(plan)
+        table_ms = look.table_ms(batch, plan)
+        times.add(4, plan.drafts, table_ms * (true_factor if plan.drafts else 1.0), table_ms)
+        if plan.drafts:
+            survival = survivals(np.full((4, 7), 0.75))
+            look.relay.publish(step, SLOTS, SLOTS + 1, survival)
+    return np.mean([p.drafts for p in plans[-500:]])
+
+
+def test_a_table_that_makes_drafting_too_cheap_is_found_out():
+    assert drafts_in_the_end(1.0) == 1.0
+    assert drafts_in_the_end(2.0) < 0.05
