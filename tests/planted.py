@@ -8,6 +8,8 @@
                      accept length gamma + 1 at every context length, and any slip of a position, a
                      layer, a head or a previous token shows at once.
 
+`make_noise_draft`   beside a real target: a draft of its shape that knows nothing.
+
 Runs as a script: python -m tests.planted copy /tmp/pair
 """
 
@@ -16,13 +18,14 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
@@ -548,6 +551,20 @@ def _tokenizer(vocab_size: int) -> PreTrainedTokenizerFast:
     return fast
 
 
+def make_noise_draft(directory: Path, draft: Path, seed: int = 0) -> Path:
+    """A draft that fits the same target and knows nothing: every matrix drawn anew."""
+    directory.mkdir(parents=True, exist_ok=True)
+    generator = torch.Generator().manual_seed(seed)
+    weights = load_file(draft / "model.safetensors")
+    for name, tensor in weights.items():
+        if tensor.dim() > 1:
+            noise = torch.randn(tensor.shape, generator=generator) * tensor.float().std()
+            weights[name] = noise.to(tensor.dtype)
+    save_file(weights, directory / "model.safetensors")
+    shutil.copy(draft / "config.json", directory)
+    return directory
+
+
 def main() -> None:
     makers = {
         "random": make_random_pair,
@@ -557,10 +574,16 @@ def main() -> None:
         "copy": make_copy_pair,
     }
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("kind", choices=makers)
+    parser.add_argument("kind", choices=[*makers, "noise"])
     parser.add_argument("directory", type=Path)
     parser.add_argument("--gamma", type=int, default=7)
+    parser.add_argument("--of", type=Path, help="the draft that `noise` resembles")
     arguments = parser.parse_args()
+    if arguments.kind == "noise":
+        if arguments.of is None:
+            parser.error("noise: name a draft with --of")
+        print(make_noise_draft(arguments.directory, arguments.of))
+        return
     print(makers[arguments.kind](arguments.directory, gamma=arguments.gamma))
 
 

@@ -56,10 +56,10 @@ class Outlook:
         self.relay, self.costs, self.feedback = relay, costs, feedback
         self._host, self._taken = host or HostTime(), taken or StepTime()
 
-    def survival(self, batch: Batch) -> tuple[F32, bool]:
-        """([R, gamma] survivals as earlier steps foretell them; whether that rests on any
+    def survival(self, batch: Batch, width: int) -> tuple[F32, bool]:
+        """([R, width] survivals as earlier steps foretell them; whether that rests on any
         request's own confidences)."""
-        lagged = self.relay.read(batch.step, batch.slots, batch.generations, batch.gamma)
+        lagged = self.relay.read(batch.step, batch.slots, batch.generations, width)
         if self.feedback is not None:
             self.feedback.correct(lagged.survival)
         return lagged.survival, lagged.informed
@@ -95,7 +95,7 @@ class Outlook:
 
     def drafting(self, batch: Batch, budget: int, reason: Reason) -> Plan:
         """A plan for a budget that was not searched for; predictions where they can be made."""
-        tau = tokens_of_scratch(self.survival(batch)[0])
+        tau = tokens_of_scratch(self.survival(batch, batch.gamma)[0])
         choice = at_budget(tau, self.drafting_ms(batch, batch.gamma), budget)
         rows = self.num_rows(batch, budget)
         return Plan(batch.gamma, budget, rows, choice.ms, choice.tokens, reason)
@@ -166,8 +166,7 @@ class Searching:
         self.state = SearchState()
 
     def plan(self, batch: Batch) -> Plan:
-        survival, informed = self._outlook.survival(batch)
-        best = self._compare(batch, survival, informed)
+        best, informed = self._compare(batch)
         if self._arms is not None:
             n, plain_ms = batch.num_requests, self._outlook.no_draft_ms(batch)
             arm = decide_arm(self.state.arm, self._arms, best.choice, plain_ms, n, informed)
@@ -176,25 +175,27 @@ class Searching:
                 return Plan(0, 0, n, plain_ms, float(n), "no-draft")
             if arm.reason == "probe":
                 return self._filled(batch, best._replace(reason="probe"))
-        return self._filled(batch, self._look(batch, survival, best))
+        return self._filled(batch, self._look(batch, best))
 
-    def _compare(self, batch: Batch, survival: F32, informed: bool) -> _Best:
-        """The best step of the present width, or of a better one."""
-        state, n = self.state.widths, batch.num_requests
-        present = state.width(batch.gamma) if self._widths else batch.gamma
+    def _compare(self, batch: Batch) -> tuple[_Best, bool]:
+        """(the best step of the present width, or of a better one; whether that rests on any
+        request's own confidences)."""
+        state, gamma, n = self.state.widths, batch.gamma, batch.num_requests
+        present, rival = gamma, None
+        if self._widths is not None:
+            present = state.width(gamma)
+            rival = state.rival(self._widths, gamma, batch.step, n)
+        survival, informed = self._outlook.survival(batch, max(present, rival or 0))
         best = self._best(batch, survival, present)
-        if self._widths is None or not informed:
-            return best
-        rival = state.rival(self._widths, batch.gamma, batch.step, n)
-        if rival is None:
-            return best
+        if self._widths is None or rival is None or not informed:
+            return best, informed
         other = self._best(batch, survival, rival)
         gain = math.log(other.choice.rate / best.choice.rate)
-        state = state.compared(self._widths, batch.gamma, rival, gain, n)
+        state = state.compared(self._widths, gamma, rival, gain, n)
         self.state = self.state._replace(widths=state)
-        return other if state.width(batch.gamma) == rival else best
+        return (other if state.width(gamma) == rival else best), informed
 
-    def _look(self, batch: Batch, survival: F32, best: _Best) -> _Best:
+    def _look(self, batch: Batch, best: _Best) -> _Best:
         """`best`, or whole blocks where enough was saved up for that."""
         if self._widths is None or best.width == batch.gamma:
             return best
@@ -202,7 +203,10 @@ class Searching:
         extra_ms = self._costs.once_ms(n, batch.gamma) - self._costs.once_ms(n, best.width)
         looks, state = self.state.widths.paid(self._widths, best.choice.ms, extra_ms)
         self.state = self.state._replace(widths=state)
-        return self._best(batch, survival, batch.gamma)._replace(reason="look") if looks else best
+        if not looks:
+            return best
+        survival, _ = self._outlook.survival(batch, batch.gamma)
+        return self._best(batch, survival, batch.gamma)._replace(reason="look")
 
     def _best(self, batch: Batch, survival: F32, width: int) -> _Best:
         """The best budget for blocks of `width` drafts."""

@@ -25,6 +25,7 @@ from sglang_dspark.core.plan import Batch
 from sglang_dspark.core.planner import Outlook, Searching
 from sglang_dspark.core.relay import ConfidenceRelay
 from sglang_dspark.core.survival import survivals
+from sglang_dspark.core.widths import WidthRules
 
 LAG = 2
 OTHER_SIZES = (1, 64, 1024)  # requests, printed for orientation
@@ -52,7 +53,10 @@ def ours(num_requests: int, gamma: int, repeats: int) -> float:
     costs = made_up_costs(num_requests, gamma)
     relay = ConfidenceRelay(2 * num_requests, gamma, LAG)
     planner = Searching(
-        Outlook(relay, costs, AcceptanceFeedback(gamma)), costs, arms=ArmRules(first_wait=100)
+        Outlook(relay, costs, AcceptanceFeedback(gamma)),
+        costs,
+        arms=ArmRules(first_wait=100),
+        widths=WidthRules(),
     )
     confidences = rng.beta(3.0, 1.2, (16, num_requests, gamma)).astype(np.float32)
     slots = rng.permutation(2 * num_requests)[:num_requests]
