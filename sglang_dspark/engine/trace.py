@@ -6,6 +6,7 @@ It holds no text and no token ids: shapes, confidences, windows and outcomes onl
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TextIO
@@ -13,6 +14,8 @@ from typing import Any, TextIO
 import numpy as np
 
 from sglang_dspark.engine.planner import FinishedStep, Spent
+from sglang_dspark.engine.steering import SteeringError
+from sglang_dspark.settings import TraceSettings
 
 SCHEMA = "sglang-dspark-trace-1"
 
@@ -82,6 +85,41 @@ class Trace:
         if self._file is not None:
             self._file.close()
             self._file = None
+
+
+class TraceFolder:
+    """Where traces go, and the one that is being written."""
+
+    def __init__(self, settings: TraceSettings, header: Mapping[str, Any]) -> None:
+        self._settings, self._header = settings, dict(header)
+        self._trace: Trace | None = None
+
+    @property
+    def is_open(self) -> bool:
+        return self._trace is not None
+
+    def switch(self, name: str | None) -> None:
+        """End the present trace and begin the named one; None begins none.
+
+        Raises:
+            SteeringError: it cannot be begun; the present one goes on.
+        """
+        opened = None if name is None else self._open(name)
+        if self._trace is not None:
+            self._trace.close()
+        self._trace = opened
+
+    def add(self, done: FinishedStep) -> None:
+        if self._trace is not None:
+            self._trace.add(done)
+
+    def _open(self, name: str) -> Trace:
+        directory = self._settings.directory
+        assert directory is not None  # else steering has refused the name
+        try:
+            return Trace(directory / f"{name}.jsonl", self._settings.max_mb << 20, self._header)
+        except TraceError as error:
+            raise SteeringError(str(error)) from None
 
 
 def _rounded(spent: Spent | None) -> dict[str, float]:

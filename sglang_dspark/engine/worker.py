@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from sglang_dspark import __version__
+from sglang_dspark.engine.info import present_settings
 from sglang_dspark.engine.metrics import StepMetrics
 from sglang_dspark.engine.modes import MODES, WHOLE_BLOCK, Choice, Static, VerifyMode
 from sglang_dspark.engine.planner import LaunchedStep, Spent, StepPlanner
@@ -20,7 +21,7 @@ from sglang_dspark.engine.requests import RequestSeeds
 from sglang_dspark.engine.rules import GreedyRule, Noise, Requested, Rule, SampledRule, Verified
 from sglang_dspark.engine.setup import set_up
 from sglang_dspark.engine.steering import Steering, SteeringError
-from sglang_dspark.engine.trace import Trace, TraceError
+from sglang_dspark.engine.trace import TraceFolder
 from sglang_dspark.ops.accept import Accepted
 from sglang_dspark.ops.allocate import allocate
 from sglang_dspark.ops.markov import DraftBlock, sample_block
@@ -60,7 +61,6 @@ class DSparkWorker(WorkerBase):
         self._control_error: str | None = None
         self._step_end_s: float | None = None  # of the last decode step; None after a prefill
         self._prefilled = False  # since the last decode step
-        self._trace: Trace | None = None
         self._exporter = Exporter() if metrics_enabled() else None
         if self.draft_warning:
             logger.warning("sglang-dspark: %s", self.draft_warning)
@@ -82,8 +82,19 @@ class DSparkWorker(WorkerBase):
             self._setup.steering,
             algorithm_1=self._settings.scheduler == "algorithm-1",
         )
+        self._traces = self._trace_folder()
         self._apply(self._setup.steering)
         self._log_summary()
+
+    def _trace_folder(self) -> TraceFolder:
+        header = {
+            "worker": __version__,
+            "gamma": self.gamma,
+            "lag": 2 if self.overlaps else 1,
+            "max_requests": self.max_requests,
+            "server": asdict(self._setup.server),
+        }
+        return TraceFolder(self._settings.trace, header)
 
     def _log_summary(self) -> None:
         draft, steering = self.draft_runner.model.draft, self._setup.steering
@@ -185,7 +196,7 @@ class DSparkWorker(WorkerBase):
         survival = survivals_of_logits(logits, self._temperatures)  # [bs, g]
         if step.plan.reason == "algorithm-1":  # synchronous: the budget needs this block
             self._plans.admit(step, survival.cpu().numpy())
-        if self._trace is not None:
+        if self._traces.is_open:
             step.confidence_logits = HostCopy(logits)
         if step.plan.num_rows == logits.numel() + len(anchors):  # every row of every request
             self._plans.note_confidence(step, HostCopy(survival), None)
@@ -290,8 +301,7 @@ class DSparkWorker(WorkerBase):
         if done is None:
             return
         self._metrics.note_finished(done)
-        if self._trace is not None:
-            self._trace.add(done)
+        self._traces.add(done)
         if self._exporter is not None and done.step.batch.step % EXPORT_EVERY == 0:
             self._exporter.update(self._metrics.snapshot(self._plans.live))
 
@@ -323,55 +333,17 @@ class DSparkWorker(WorkerBase):
 
     def _apply(self, steering: Steering) -> None:
         if steering.trace != self._plans.steering.trace:
-            self._switch_trace(steering.trace)
+            self._traces.switch(steering.trace)
         self._mode = MODES[steering.mode]()
         temperatures = steering.calibration.temperatures
         calibrated = any(t != 1.0 for t in temperatures)
         self._temperatures = torch.tensor(temperatures, device=self.device) if calibrated else None
         self._plans.steer(steering)
 
-    def _switch_trace(self, name: str | None) -> None:
-        opened = None if name is None else self._open_trace(name)
-        if self._trace is not None:
-            self._trace.close()
-        self._trace = opened
-
-    def _open_trace(self, name: str) -> Trace:
-        asked = self._settings.trace
-        header = {
-            "worker": __version__,
-            "gamma": self.gamma,
-            "lag": 2 if self.overlaps else 1,
-            "max_requests": self.max_requests,
-            "server": asdict(self._setup.server),
-        }
-        try:
-            return Trace(asked.directory / f"{name}.jsonl", asked.max_mb << 20, header)
-        except TraceError as error:
-            raise SteeringError(str(error)) from None
-
     def dump_info_records(self) -> dict[str, Any]:
         """Shown by `/server_info` as `dspark_info_record`."""
-        steering = self._plans.steering
-        return {
-            "worker": f"sglang-dspark {__version__}",
-            "gamma": self.gamma,
-            "mode": steering.mode,
-            "gamma_limit": steering.gamma_limit,
-            "no_draft": steering.no_draft.mode,
-            "pinned_drafts": steering.pin.drafts if steering.pin else None,
-            "pinned_fraction": steering.pin.fraction if steering.pin else None,
-            "mode_reason": self._setup.mode_reason,
-            "cost_table": steering.table_name,
-            "cost_table_verdict": steering.table.verdict if steering.table else None,
-            "cost_table_reasons": list(steering.table.reasons) if steering.table else [],
-            "prices_no_draft": self._plans.prices_no_draft,
-            "calibration": steering.calibration_name,
-            "trace": steering.trace,
-            "server": asdict(self._setup.server),
-            "control_error": self._control_error,
-            **self._metrics.snapshot(self._plans.live),
-        }
+        numbers = self._metrics.snapshot(self._plans.live)
+        return present_settings(self._setup, self._plans, self._control_error) | numbers
 
     def clear_info_records(self) -> None:
         self._metrics.clear()
