@@ -28,7 +28,7 @@ from sglang_dspark.core.feedback import AcceptanceFeedback
 from sglang_dspark.core.host_time import HostTime
 from sglang_dspark.core.plan import NAN, Batch, Pin, Plan, Reason
 from sglang_dspark.core.relay import ConfidenceRelay
-from sglang_dspark.core.step_time import StepTime
+from sglang_dspark.core.step_time import StepTime, kind_of
 from sglang_dspark.core.widths import WidthRules, WidthState
 
 F32 = npt.NDArray[np.float32]
@@ -70,7 +70,9 @@ class Outlook:
         if self.costs is None:
             return np.full(n * width + 1, NAN)
         step_ms = self.costs.drafting_ms(n, batch.context_tokens, width)
-        step_ms *= self._taken.factor(n, drafts=True)
+        whole_ms = step_ms[-1] * self._taken.factor("whole", n)
+        step_ms *= self._taken.factor("windows", n)
+        step_ms[-1] = whole_ms
         step_ms += self._host.ms(n)
         return step_ms
 
@@ -80,14 +82,15 @@ class Outlook:
             return NAN
         n = batch.num_requests
         plain_ms = self.costs.no_draft_ms(n, batch.context_tokens)
-        return plain_ms * self._taken.factor(n, drafts=False) + self._host.ms(n)
+        return plain_ms * self._taken.factor("plain", n) + self._host.ms(n)
 
     def table_ms(self, batch: Batch, plan: Plan) -> float:
         """What the table alone says of a plan's time in the worker; NaN where it says nothing."""
         n = batch.num_requests
         if self.costs is None or math.isnan(plan.predicted_ms):
             return NAN
-        return (plan.predicted_ms - self._host.ms(n)) / self._taken.factor(n, plan.drafts)
+        kind = kind_of(n, plan.width, plan.budget)
+        return (plan.predicted_ms - self._host.ms(n)) / self._taken.factor(kind, n)
 
     def num_rows(self, batch: Batch, budget: int) -> int:
         n = batch.num_requests

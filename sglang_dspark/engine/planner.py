@@ -24,7 +24,7 @@ from sglang_dspark.core.planner import (
     VerifyAll,
 )
 from sglang_dspark.core.relay import ConfidenceRelay
-from sglang_dspark.core.step_time import StepTime
+from sglang_dspark.core.step_time import StepTime, kind_of
 from sglang_dspark.core.widths import WidthRules
 from sglang_dspark.engine.modes import MODES
 from sglang_dspark.engine.steering import Steering
@@ -193,7 +193,11 @@ class StepPlanner:
 
     def note_time(self, step: LaunchedStep, worker_ms: float) -> None:
         """The step has ended; only where the host's time is the step's."""
-        self._taken.add(step.batch.num_requests, step.plan.drafts, worker_ms, step.table_ms)
+        n, plan = step.batch.num_requests, step.plan
+        kind = kind_of(n, plan.width, plan.budget)
+        # Cap-accept plans windows, and has the target run all rows: that is no price of windows.
+        if kind != "windows" or MODES[self.steering.mode].packs:
+            self._taken.add(kind, n, worker_ms, step.table_ms)
 
     def note_confidence(
         self, step: LaunchedStep, survival: HostCopy, lens: HostCopy | None

@@ -13,7 +13,7 @@ from sglang_dspark.core.host_time import HostTime
 from sglang_dspark.core.plan import Batch
 from sglang_dspark.core.planner import Outlook, Searching
 from sglang_dspark.core.relay import ConfidenceRelay
-from sglang_dspark.core.step_time import StepTime
+from sglang_dspark.core.step_time import StepTime, kind_of
 from sglang_dspark.core.survival import survivals
 from tests.core.made_up import linear_table
 
@@ -23,28 +23,28 @@ SLOTS = np.arange(4)
 
 def test_the_factor_approaches_what_is_seen_and_no_single_step_moves_it_far():
     times = StepTime(keep=0.9)
-    assert times.factor(4, drafts=True) == 1.0
-    times.add(4, True, 1000.0, 10.0)
-    assert times.factor(4, drafts=True) == pytest.approx(2.0**0.1)
+    assert times.factor("whole", 4) == 1.0
+    times.add("whole", 4, 1000.0, 10.0)
+    assert times.factor("whole", 4) == pytest.approx(2.0**0.1)
     for _ in range(200):
-        times.add(4, True, 13.0, 10.0)
-    assert times.factor(4, drafts=True) == pytest.approx(1.3, rel=1e-3)
-    assert times.factor(4, drafts=False) == 1.0
+        times.add("whole", 4, 13.0, 10.0)
+    assert times.factor("whole", 4) == pytest.approx(1.3, rel=1e-3)
+    assert times.factor("plain", 4) == 1.0
 
 
 def test_steps_without_a_price_teach_nothing():
     times = StepTime()
     for taken_ms, table_ms in ((5.0, math.nan), (math.nan, 5.0), (0.0, 5.0), (5.0, 0.0)):
-        times.add(1, True, taken_ms, table_ms)
-    assert times.factor(1, drafts=True) == 1.0
+        times.add("whole", 1, taken_ms, table_ms)
+    assert times.factor("whole", 1) == 1.0
 
 
 def test_a_plan_can_be_traced_back_to_its_price_in_the_table():
     times, host = StepTime(), HostTime()
     host.add(4, 3.0)
     for _ in range(50):
-        times.add(4, True, 15.0, 10.0)
-        times.add(4, False, 9.0, 10.0)
+        times.add("whole", 4, 15.0, 10.0)
+        times.add("plain", 4, 9.0, 10.0)
     look = Outlook(ConfidenceRelay(8, 7, 1), COSTS, host=host, taken=times)
     batch = Batch(5, SLOTS, SLOTS + 1, 500, 7)
     drafting, plain = look.drafting(batch, 28, "verify-all"), look.plain(batch, "never-draft")
@@ -64,7 +64,8 @@ def drafts_in_the_end(true_factor):
         plan = planner.plan(batch)
         plans.append(plan)
         table_ms = look.table_ms(batch, plan)
-        times.add(4, plan.drafts, table_ms * (true_factor if plan.drafts else 1.0), table_ms)
+        kind = kind_of(4, plan.width, plan.budget)
+        times.add(kind, 4, table_ms * (1.0 if kind == "plain" else true_factor), table_ms)
         if plan.drafts:
             survival = survivals(np.full((4, 7), 0.75))
             look.relay.publish(step, SLOTS, SLOTS + 1, survival)
@@ -74,3 +75,33 @@ def drafts_in_the_end(true_factor):
 def test_a_table_that_makes_drafting_too_cheap_is_found_out():
     assert drafts_in_the_end(1.0) == 1.0
     assert drafts_in_the_end(2.0) < 0.05
+
+
+def test_windows_that_take_longer_than_their_price_give_way_to_whole_blocks():
+    """Packing has a cost of its own; where it exceeds what trimming saves, nothing is trimmed."""
+    times = StepTime()
+    look = Outlook(ConfidenceRelay(8, 7, 1), COSTS, taken=times)
+    batch = Batch(5, SLOTS, SLOTS + 1, 0, 7)
+    look.relay.publish(4, SLOTS, SLOTS + 1, survivals(np.full((4, 7), 0.8)))
+    assert Searching(look, COSTS).plan(batch).budget < 28
+    for _ in range(200):
+        times.add("windows", 4, 12.0, 10.0)
+    plan = Searching(look, COSTS).plan(batch)
+    assert plan.budget == 28 and kind_of(4, plan.width, plan.budget) == "whole"
+
+
+def test_a_kind_that_was_dear_once_is_tried_again():
+    times = StepTime()
+    for _ in range(100):
+        times.add("windows", 4, 15.0, 10.0)
+    assert times.factor("windows", 4) > 1.4
+    for _ in range(2000):
+        times.add("whole", 4, 10.0, 10.0)
+    assert times.factor("windows", 4) < 1.02
+    assert times.factor("plain", 4) == 1.0
+
+
+def test_kinds_of_steps():
+    assert [kind_of(4, *step) for step in ((0, 0), (3, 12), (3, 11), (3, 0))] == [
+        *("plain", "whole", "windows", "windows")
+    ]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from sglang_dspark.profiling.report.acceptance import acceptance_by_position
-from sglang_dspark.profiling.report.estimate import percentiles, ratio_of_sums
+from sglang_dspark.profiling.report.estimate import Estimate, percentiles, ratio_of_sums
 from sglang_dspark.profiling.report.points import as_json_record, summarize_points
 from sglang_dspark.profiling.report.rounds import ArmKinds
 from sglang_dspark.profiling.report.style import arm_styles
@@ -179,6 +179,16 @@ def test_arms_are_what_the_plan_says_or_their_name():
     kinds = ArmKinds.of(header("static-3", "compact-b", "ngram", "base", plan=plan))
     assert kinds.control == "base"
     assert list(kinds.kinds.values()) == ["static", "compact", "other", "no-speculation"]
+
+
+def test_domains_are_compared_within_rounds():
+    """The machine's load moves both from round to round; their difference hardly moves."""
+    lens = [{"a": base, "b": base - 1.0} for base in (1.5, 3.0, 2.0, 4.0)]
+    turns = [turn("x", i, draft_lens_by_domain=both) for i, both in enumerate(lens)]
+    point = only(Results(header("x"), turns), "x")
+    assert point.draft_len_difference == Estimate(1.0, 1.0, 1.0)
+    alone = only(Results(header("x"), [turn("x", draft_lens_by_domain={"a": 1.0})]), "x")
+    assert alone.draft_len_difference is None
 
 
 def test_numbers_become_plain_json():

@@ -53,6 +53,7 @@ class PointSummary:
     predicted_step_ms: Estimate | None
     actual_step_ms: Estimate | None  # of the same steps
     draft_len_by_domain: dict[str, float]  # mean draft_len, of mixed workloads
+    draft_len_difference: Estimate | None  # first domain minus second, paired; where two are mixed
     vs_no_speculation: Estimate | None  # paired ratio of tokens/s
     vs_no_speculation_by_repeat: tuple[Estimate | None, ...]  # where the plan repeats points
     best_fixed: str | None  # chosen on the even rounds; compact arms only
@@ -106,6 +107,7 @@ def _summarize(
         e2e_s=_percentiles(answered, lambda r: r.seconds),
         sglang_accept_length=_sglang_accept_length(answered),
         draft_len_by_domain=_mean_by_domain(rounds),
+        draft_len_difference=_difference_of_domains(rounds),
         vs_no_speculation=None if control is None else speed_ratio(rounds, control),
         vs_no_speculation_by_repeat=_by_repeat(rounds, control),
         best_fixed=None if best is None else best.arm,
@@ -172,6 +174,15 @@ def _mean_by_domain(rounds: Rounds) -> dict[str, float]:
         for domain, draft_len in turn.draft_lens_by_domain.items():
             found.setdefault(domain, []).append(draft_len)
     return {domain: math.fsum(values) / len(values) for domain, values in found.items()}
+
+
+def _difference_of_domains(rounds: Rounds) -> Estimate | None:
+    domains = list(_mean_by_domain(rounds))
+    if len(domains) != 2:
+        return None
+    first, second = domains
+    both = [t.draft_lens_by_domain for t in rounds.values() if len(t.draft_lens_by_domain) == 2]
+    return ratio_of_sums([d[first] - d[second] for d in both], [1.0] * len(both))
 
 
 def _plain(value: Any) -> Any:

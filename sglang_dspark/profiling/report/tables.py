@@ -116,7 +116,7 @@ def domains(points: Points) -> Table | None:
         return None
     return Table(
         "Mean draft_len by domain inside mixed workloads",
-        (*POINT, *names),
+        (*POINT, *names, "difference"),
         tuple(
             (
                 *_point(p),
@@ -124,10 +124,12 @@ def domains(points: Points) -> Table | None:
                     f"{p.draft_len_by_domain[n]:.2f}" if n in p.draft_len_by_domain else ABSENT
                     for n in names
                 ),
+                shown(p.draft_len_difference, 2),
             )
             for p in mixed
         ),
-        "From SGLang's count per request, where a no-draft step counts as a window of 0 drafts.",
+        "From SGLang's count per request, where a no-draft step counts as a window of 0 drafts. "
+        "Difference: of the first domain to the second, paired within rounds.",
         words=3,
     )  # fmt: skip
 
