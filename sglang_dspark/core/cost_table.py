@@ -1,8 +1,8 @@
 """What a step costs: the record behind T(R, w, B, C) = draft(R, w) + verify(B, C) + rest(R, w).
 
 In ms; R requests, w drafts proposed per request, B verified rows, C context tokens of the whole
-batch. Pure data, checked where it is
-born; `core/costs.py` prices steps with it, `core/cost_schema.py` reads and writes it.
+batch. Pure data, checked where it is born; `core/costs.py` prices steps with it,
+`core/cost_schema.py` reads and writes it.
 """
 
 from __future__ import annotations

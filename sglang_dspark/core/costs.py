@@ -1,7 +1,7 @@
 """Prices of the steps that a planner can take, from a cost table (paper.md, "The scheduler").
 
     T(R, w, B, C) = draft(R, w) + verify(B, C) + rest(R, w)    a step that drafts w per request
-    T(R, C)       = no_draft(R, C)                      plain decode, one row per request
+    T(R, C)       = no_draft(R, C)                             plain decode, one row per request
 
 Between measured sizes the price is linear. A size below the first one costs what the first one
 does. Beyond the last one it rises, as steeply as the last segment or the whole curve, whichever

@@ -220,14 +220,14 @@ class Searching:
             full = at_budget(tau, step_ms, len(tau) - 1)
             kept = with_least_gain(best, full, self._least_gain)
             if kept is not best:
-                return _Best(width, kept, tau, "least-gain")
-        return _Best(width, best, tau, "search")
+                return _Best(width, kept, tau, step_ms, "least-gain")
+        return _Best(width, best, tau, step_ms, "search")
 
     def _filled(self, batch: Batch, best: _Best) -> Plan:
         """Use the rows that are paid for anyway."""
-        width, choice, tau, reason = best
+        width, choice, tau, step_ms, reason = best
         num_rows, budget = self._costs.fill(batch.num_requests, choice.budget, len(tau) - 1)
-        return Plan(width, budget, num_rows, choice.ms, float(tau[budget]), reason)
+        return Plan(width, budget, num_rows, float(step_ms[budget]), float(tau[budget]), reason)
 
 
 class _Best(NamedTuple):
@@ -236,6 +236,7 @@ class _Best(NamedTuple):
     width: int
     choice: Choice
     tau: F64  # [R x width + 1] expected tokens by budget
+    step_ms: F64  # [R x width + 1] prices by budget
     reason: Reason
 
 

@@ -101,6 +101,17 @@ def test_a_kind_that_was_dear_once_is_tried_again():
     assert times.factor("plain", 4) == 1.0
 
 
+def test_a_budget_filled_up_to_whole_blocks_is_priced_as_such():
+    costs = StepCosts(linear_table(), max_requests=4, gamma=7, round_rows=lambda rows: 32)
+    times = StepTime()
+    times.add("windows", 4, 9.0, 10.0)  # cheaper than whole blocks, which the last budget is
+    look = Outlook(ConfidenceRelay(8, 7, 1), costs, taken=times)
+    batch = Batch(5, SLOTS, SLOTS + 1, 0, 7)
+    plan = Searching(look, costs).plan(batch)
+    assert plan.budget == 28
+    assert plan.predicted_ms == costs.drafting_ms(4, 0, 7)[28] == look.table_ms(batch, plan)
+
+
 def test_kinds_of_steps():
     assert [kind_of(4, *step) for step in ((0, 0), (3, 12), (3, 11), (3, 0))] == [
         *("plain", "whole", "windows", "windows")
