@@ -552,12 +552,13 @@ def _tokenizer(vocab_size: int) -> PreTrainedTokenizerFast:
 
 
 def make_noise_draft(directory: Path, draft: Path, seed: int = 0) -> Path:
-    """A draft that fits the same target and knows nothing: every matrix drawn anew."""
+    """A draft that fits the same target and knows nothing: every matrix of its own drawn anew."""
     directory.mkdir(parents=True, exist_ok=True)
     generator = torch.Generator().manual_seed(seed)
     weights = load_file(draft / "model.safetensors")
     for name, tensor in weights.items():
-        if tensor.dim() > 1:
+        own = not name.startswith(("embed_tokens", "lm_head"))  # copies of the target's
+        if own and tensor.dim() > 1:
             noise = torch.randn(tensor.shape, generator=generator) * tensor.float().std()
             weights[name] = noise.to(tensor.dtype)
     save_file(weights, directory / "model.safetensors")

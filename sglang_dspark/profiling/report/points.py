@@ -53,7 +53,7 @@ class PointSummary:
     predicted_step_ms: Estimate | None
     actual_step_ms: Estimate | None  # of the same steps
     draft_len_by_domain: dict[str, float]  # mean draft_len, of mixed workloads
-    draft_len_difference: Estimate | None  # first domain minus second, paired; where two are mixed
+    draft_len_difference: Estimate | None  # first by name minus second, paired
     vs_no_speculation: Estimate | None  # paired ratio of tokens/s
     vs_no_speculation_by_repeat: tuple[Estimate | None, ...]  # where the plan repeats points
     best_fixed: str | None  # chosen on the even rounds; compact arms only
@@ -177,7 +177,7 @@ def _mean_by_domain(rounds: Rounds) -> dict[str, float]:
 
 
 def _difference_of_domains(rounds: Rounds) -> Estimate | None:
-    domains = list(_mean_by_domain(rounds))
+    domains = sorted(_mean_by_domain(rounds))
     if len(domains) != 2:
         return None
     first, second = domains

@@ -111,7 +111,7 @@ def drafting(points: Points) -> Table | None:
 def domains(points: Points) -> Table | None:
     """Mean draft_len by domain, of mixed workloads."""
     mixed = [p for p in points if len(p.draft_len_by_domain) > 1]
-    names = tuple(dict.fromkeys(d for p in mixed for d in p.draft_len_by_domain))
+    names = tuple(sorted({d for p in mixed for d in p.draft_len_by_domain}))
     if not mixed:
         return None
     return Table(
