@@ -94,11 +94,11 @@ class MeanByRequests:
         mean = self._mean.get(bucket, self._first)
         self._mean[bucket] = value if mean is None else mean + (1.0 - self._keep) * (value - mean)
 
-    def approach(self, num_requests: int, value: float, share: float) -> None:
-        """Move a mean that there is by `share` of its distance to `value`."""
+    def fade(self, num_requests: int, share: float) -> None:
+        """Take `share` of a mean away."""
         bucket = num_requests.bit_length()
         if bucket in self._mean:
-            self._mean[bucket] += share * (value - self._mean[bucket])
+            self._mean[bucket] *= 1.0 - share
 
     def at(self, num_requests: int, unseen: float) -> float:
         """The mean at a count; `unseen` before there is any."""
