@@ -120,8 +120,7 @@ class StepPlanner:
         self._feedback = AcceptanceFeedback(gamma)
         self.host, self._taken = HostTime(), StepTime()
         self._step = -1
-        self._prepared: Plan | None = None
-        self._batch: Batch | None = None
+        self._prepared: LaunchedStep | None = None
         self._unpublished: deque[LaunchedStep] = deque()
         self._launched: deque[LaunchedStep] = deque()
         self.steer(steering)
@@ -166,23 +165,22 @@ class StepPlanner:
         self._step += 1
         while self._unpublished and self._unpublished[0].batch.step <= self._step - self._lag:
             self._publish(self._unpublished.popleft())
-        self._batch = Batch(
+        batch = Batch(
             step=self._step,
             slots=slots,
             generations=generations,
             context_tokens=context_tokens,
             gamma=self.steering.gamma_limit,
         )
-        self._prepared = self._planner.plan(self._batch)
+        plan = self._planner.plan(batch)
+        # Now: what the plan's prediction was made of changes with every step that ends.
+        self._prepared = LaunchedStep(plan, batch, self._outlook.table_ms(batch, plan))
 
     def take(self) -> LaunchedStep | None:
         """The step that was prepared, as it is launched; None when none was."""
-        if self._prepared is None or self._batch is None:
-            return None
-        step = LaunchedStep(self._prepared, self._batch)
-        step.table_ms = self._outlook.table_ms(self._batch, self._prepared)
-        self._prepared = None
-        self._launched.append(step)
+        step, self._prepared = self._prepared, None
+        if step is not None:
+            self._launched.append(step)
         return step
 
     def admit(self, step: LaunchedStep, survival: F32) -> None:

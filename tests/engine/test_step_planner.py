@@ -112,3 +112,12 @@ def test_algorithm_1_closes_its_plan_on_the_block_of_the_step_itself():
     plans.admit(step, np.zeros((2, GAMMA), dtype=np.float32))
     assert sure.budget > 0 and sure.num_rows == 2 + sure.budget
     assert (step.plan.budget, step.plan.reason) == (0, "algorithm-1")
+
+
+def test_a_step_keeps_the_price_that_its_plan_was_made_of():
+    """A gap noted between plan and launch must not look like an error of the table."""
+    plans = planner()
+    plans.prepare(SLOTS, GENERATIONS, 128)
+    plans.host.add(2, 5.0)
+    step = plans.take()
+    assert step.table_ms == pytest.approx(step.plan.predicted_ms)
