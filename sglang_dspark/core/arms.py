@@ -7,7 +7,8 @@ cross a band around 0.
 
 Without drafts nothing is learned about drafts, so now and then a step drafts all the same. Such
 a probe comes after at least `first_wait` steps, twice as many after each one in vain, and only
-when `probe_share` of the predicted time spent without drafts has paid for it.
+when `probe_share` of the predicted time spent without drafts has paid for it. It verifies a draft
+of each request even where none seems worth it: confidences alone do not tell how good they are.
 """
 
 from __future__ import annotations
@@ -59,12 +60,14 @@ def decide_arm(
     draft: Choice,
     no_draft_ms: float,
     num_requests: int,
+    probe_ms: float,
     informed: bool = True,
 ) -> ArmDecision:
     """One step's arm.
 
-    draft: the best drafting step; no_draft_ms: what plain decode would take; informed: whether
-    `draft` rests on the batch's own confidences of one step, not on running means alone.
+    draft: the best drafting step; no_draft_ms: what plain decode would take, probe_ms: what a
+    probe would; informed: whether `draft` rests on the batch's own confidences of one step, not on
+    running means alone.
     """
     drafting, evidence, waited, wait, credit_ms = state
     gain = math.log(draft.tokens * no_draft_ms / (draft.ms * num_requests))
@@ -76,7 +79,7 @@ def decide_arm(
     if informed and gain > 0 and not drafting:  # the last probe was not in vain
         wait = rules.first_wait
     wait = wait or rules.first_wait
-    extra_ms = max(draft.ms - no_draft_ms, 0.0)
+    extra_ms = max(probe_ms - no_draft_ms, 0.0)
     if waited >= wait and credit_ms >= extra_ms:
         longer = min(2 * wait, rules.longest_wait)
         return ArmDecision(

@@ -15,18 +15,22 @@ F64 = npt.NDArray[np.float64]
 
 
 class AcceptanceFeedback:
-    """Decayed sums per position, pulled towards 1 by `prior_rows` rows of belief in the head."""
+    """Decayed sums per position; `prior_rows` rows pull towards what was believed before them."""
 
     def __init__(
         self, gamma: int, prior_rows: float = 4.0, keep: float = 0.99, keep_idle: float = 0.9995
     ) -> None:
         """keep: share of the sums that survives an observed step; keep_idle: any other one.
 
-        Forgetting while nothing is verified is what lets a probe be believed again one day.
+        What an observed step forgets is replaced by trust in the head, so that positions that are
+        verified no more are tried again. Forgetting while nothing is verified lets a probe count
+        again one day, and leaves the belief as it was: time alone is no reason to expect more.
         """
         self._predicted = np.zeros(gamma)
         self._observed = np.zeros(gamma)
         self._prior, self._keep, self._keep_idle = prior_rows, keep, keep_idle
+        self._num_idle = 0  # steps since the last observed one
+        self._belief = np.ones(gamma)  # factors before anything was observed, or lately
         self._factors = np.ones(gamma, dtype=np.float32)
         self._raises = False
 
@@ -47,19 +51,19 @@ class AcceptanceFeedback:
         lens, kept = np.asarray(draft_lens)[:, None], np.asarray(accepted)[:, None]
         gamma = survival.shape[1]
         steps = np.arange(gamma)
-        self._predicted *= self._keep
-        self._observed *= self._keep
+        awake = self._keep_idle**self._num_idle
+        self._num_idle = 0
+        self._belief += (1.0 - awake) * (self._factors - self._belief)
+        self._belief += (1.0 - self._keep) * (1.0 - self._belief)
+        self._predicted *= self._keep * awake
+        self._observed *= self._keep * awake
         self._predicted[:gamma] += np.where(steps < lens, survival, 0.0).sum(0)
         self._observed[:gamma] += (steps < np.minimum(kept, lens)).sum(0)
-        self._refresh()
+        prior = self._prior * self._belief
+        ratio = (self._observed + prior) / (self._predicted + self._prior)
+        self._factors = np.minimum.accumulate(np.minimum(ratio, 1.5)).astype(np.float32)
+        self._raises = bool(self._factors[0] > 1)
 
     def idle(self) -> None:
         """A step that verified no draft."""
-        self._predicted *= self._keep_idle
-        self._observed *= self._keep_idle
-        self._refresh()
-
-    def _refresh(self) -> None:
-        ratio = (self._observed + self._prior) / (self._predicted + self._prior)
-        self._factors = np.minimum.accumulate(np.minimum(ratio, 1.5)).astype(np.float32)
-        self._raises = bool(self._factors[0] > 1)
+        self._num_idle += 1

@@ -172,12 +172,15 @@ class Searching:
         best, informed = self._compare(batch)
         if self._arms is not None:
             n, plain_ms = batch.num_requests, self._outlook.no_draft_ms(batch)
-            arm = decide_arm(self.state.arm, self._arms, best.choice, plain_ms, n, informed)
+            probe = best.probe(n)
+            arm = decide_arm(
+                self.state.arm, self._arms, best.choice, plain_ms, n, probe.choice.ms, informed
+            )
             self.state = self.state._replace(arm=arm.state)
             if not arm.drafts:
                 return Plan(0, 0, n, plain_ms, float(n), "no-draft")
             if arm.reason == "probe":
-                return self._filled(batch, best._replace(reason="probe"))
+                return self._filled(batch, probe)
         return self._filled(batch, self._look(batch, best))
 
     def _compare(self, batch: Batch) -> tuple[_Best, bool]:
@@ -238,6 +241,12 @@ class _Best(NamedTuple):
     tau: F64  # [R x width + 1] expected tokens by budget
     step_ms: F64  # [R x width + 1] prices by budget
     reason: Reason
+
+    def probe(self, num_requests: int) -> _Best:
+        """The same, or with as many drafts verified as there are requests."""
+        budget = max(self.choice.budget, num_requests)
+        choice = at_budget(self.tau, self.step_ms, budget)
+        return self._replace(choice=choice, reason="probe")
 
 
 class Synchronous:

@@ -226,6 +226,32 @@ def test_a_confident_head_that_is_always_wrong_is_caught_by_feedback():
     assert np.mean([p.drafts for p in seeing]) < 0.05
 
 
+def test_time_alone_does_not_bring_a_useless_draft_back():
+    """Loads that change and thousands of idle steps: only probes draft, at any load."""
+    feedback = AcceptanceFeedback(GAMMA)
+    look = outlook(feedback=feedback)
+    planner, plans = Searching(look, COSTS, arms=ArmRules()), []
+    for step in range(12_000):
+        num_requests = (1, 2, 4, 8)[step // 400 % 4]
+        slots, step_generation = np.arange(num_requests), step // 100  # new requests now and then
+        b = Batch(step, slots, np.full(num_requests, step_generation), 0, GAMMA)
+        plans.append(plan := planner.plan(b))
+        if not plan.budget:
+            feedback.idle()
+            continue
+        survival = survivals(np.full((num_requests, GAMMA), 0.95))
+        look.relay.publish(step, b.slots, b.generations, survival)
+        lens = np.full(num_requests, plan.budget // num_requests)
+        feedback.observe(survival, lens, np.zeros(num_requests))
+    assert {p.reason for p in plans[1000:] if p.drafts} == {"probe"}
+
+
+def test_a_probe_verifies_drafts_even_where_none_seems_worth_it():
+    plans = run(2000, lambda step: 0.01)
+    probes = [p for p in plans if p.reason == "probe"]
+    assert len(probes) > 2 and all(p.budget >= 4 for p in probes)
+
+
 def test_feedback_forgets_so_that_a_cured_draft_comes_back():
     plans = run(
         12_000,
@@ -239,7 +265,7 @@ def test_feedback_forgets_so_that_a_cured_draft_comes_back():
 def test_the_wait_doubles_up_to_its_limit():
     rules, state, waits = ArmRules(longest_wait=200), ArmState(), []
     for _ in range(3000):
-        decision = decide_arm(state, rules, Choice(0, 1.0, 1.2), 1.0, 1)
+        decision = decide_arm(state, rules, Choice(0, 1.0, 1.2), 1.0, 1, 1.2)
         state = decision.state
         if decision.reason == "probe":
             waits.append(state.wait)
@@ -249,7 +275,7 @@ def test_the_wait_doubles_up_to_its_limit():
 def test_a_dear_probe_waits_until_it_is_paid_for():
     rules, state, steps = ArmRules(), ArmState(), []
     for step in range(1200):
-        decision = decide_arm(state, rules, Choice(0, 1.0, 11.0), 1.0, 1)
+        decision = decide_arm(state, rules, Choice(0, 1.0, 2.0), 1.0, 1, 11.0)
         state = decision.state
         if decision.reason == "probe":
             steps.append(step)
