@@ -21,7 +21,7 @@ test: $(READY)  ## install, then run the tests (ARGS="-k name" for some of them)
 	$(BIN)/python -m pytest $(ARGS)
 
 test-full: $(READY)  ## the whole grid of servers, hours; continues where it was stopped
-	$(BIN)/python -m tests.server.grid --full --out out/grid.json $(ARGS)
+	$(BIN)/python -m tests.server.whole_grid --out out/grid.json $(ARGS)
 
 serve: $(READY)  ## leave a server with the bundled pair running on port 30000
 	$(BIN)/sglang-dspark serve $(ARGS)

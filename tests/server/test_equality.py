@@ -14,11 +14,11 @@ from tests.server.grid import (
     Control,
     Workload,
     compare_with,
-    main,
     top_two_gap,
 )
 from tests.server.law import next_logits
-from tests.server.servers import Pairs, bundled_pair
+from tests.server.servers import Pairs
+from tests.server.whole_grid import main
 
 
 @pytest.mark.parametrize("batch", BATCHES)
@@ -57,5 +57,4 @@ def test_the_gap_asked_of_the_control_is_the_one_of_its_logits(
 @pytest.mark.full
 @pytest.mark.timeout(12 * 3600)
 def test_the_whole_grid() -> None:
-    assert bundled_pair() is not None, "the whole grid is for the trained pair"
-    assert main(["--full", "--out", "out/grid.json"]) == 0
+    assert main(["--out", "out/grid.json"]) == 0
