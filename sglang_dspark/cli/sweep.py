@@ -56,11 +56,9 @@ def sweep(
 
     talk = screen(as_json)
     try:
-        found = read_plan(plan)
+        found = read_plan(plan, rounds)
     except PlanError as error:
         fail(str(error))
-    if rounds is not None:
-        found = found.model_copy(update={"rounds": rounds})
     job = SweepJob(
         plan=found,
         target=model_folder("--target", target, "target"),

@@ -141,6 +141,18 @@ def test_the_best_fixed_arm_is_chosen_on_even_rounds_and_compared_on_odd_ones():
     assert all(p.best_fixed is None for p in others)
 
 
+def test_with_choosing_rounds_the_later_ones_compare():
+    turns = [turn("static-3", 0, seconds=1.0), turn("static-7", 0, seconds=2.0)]
+    turns += [turn("compact", 0, seconds=9.0)]
+    turns += [
+        turn(a, n, seconds=s) for n in (1, 2, 3) for a, s in (("static-3", 3), ("compact", 2))
+    ]
+    arms = header("static-3", "static-7", "compact", plan={"choose_rounds": 1})
+    point = only(Results(arms, turns), "compact")
+    assert point.best_fixed == "static-3"
+    assert point.vs_best_fixed.value == pytest.approx(1.5)
+
+
 def test_repeats_have_ratios_of_their_own():
     turns = [
         turn(arm, number, repeat=repeat, seconds=seconds)

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from sglang_dspark.profiling.prompts import PromptError
-from sglang_dspark.profiling.results import Turn
+from sglang_dspark.profiling.results import RequestRecord, Turn
 from sglang_dspark.profiling.sweep.arms import CONTROL, DSPARK, difference, plan_servers
 from sglang_dspark.profiling.sweep.plan import PlanError, SweepPlan, WorkloadPlan, read_plan
 from sglang_dspark.profiling.sweep.prompts import PromptPool, RandomPool, make_pool
@@ -15,6 +15,7 @@ from sglang_dspark.profiling.sweep.schedule import (
     Round,
     all_rounds,
     arm_order,
+    arms_of,
     complete_rounds,
     first_prompt,
 )
@@ -116,7 +117,49 @@ def test_only_whole_rounds_count_when_a_sweep_goes_on():
         )  # fmt: skip
 
     turns = [turn(0, "a"), turn(0, "b"), turn(1, "a")]
-    assert complete_rounds(turns, ["a", "b"]) == {Round(0, 0, "code", 1)}
+    assert complete_rounds(plan(), turns, ["a", "b"]) == {Round(0, 0, "code", 1)}
+
+
+CHOOSING = {"arms": ["no-speculation", "static-1", "static-3", "compact"], "rounds": 4}
+
+
+def taken(arm, number, seconds, workload="code", concurrency=1):
+    """A turn of 100 tokens."""
+    answer = RequestRecord(tokens=100, seconds=seconds)
+    return Turn(
+        round=number, workload=workload, concurrency=concurrency, arm=arm, order=0,
+        seconds=seconds, sampling={}, requests=[answer],
+    )  # fmt: skip
+
+
+def test_after_the_choosing_rounds_only_compact_and_the_fastest_fixed_arm_run():
+    chosen = plan(**CHOOSING, choose_rounds=2)
+    names = [arm.name for arm in chosen.arms]
+    seconds = {"no-speculation": 2.0, "static-1": 1.5, "static-3": 1.0, "compact": 0.5}
+    turns = [taken(arm, n, seconds[arm]) for n in range(2) for arm in names]
+    # Elsewhere another arm is the best, and what later rounds say does not count.
+    turns += [taken(arm, n, 1.0 / seconds[arm], concurrency=4) for n in range(2) for arm in names]
+    turns += [taken("static-3", 2, 100.0), taken("compact", 2, 100.0)]
+    assert arms_of(chosen, Round(0, 1, "code", 1), names, turns) == names
+    assert arms_of(chosen, Round(0, 3, "code", 1), names, turns) == ["static-3", "compact"]
+    assert arms_of(chosen, Round(0, 3, "code", 4), names, turns) == ["no-speculation", "compact"]
+    done = complete_rounds(chosen, turns, names)
+    assert Round(0, 2, "code", 1) in done and Round(0, 0, "code", 4) in done
+    points, choosing, comparing = 2, 2 * 4, 2 * 2
+    assert chosen.turns() == points * (choosing + comparing)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"choose_rounds": 4}, "of 4 rounds none is left"),
+        ({"choose_rounds": 1, "arms": ["no-speculation", "static-3"]}, "needs a compact arm"),
+        ({"choose_rounds": 1, "arms": ["compact", "cap-accept"]}, "needs a compact arm"),
+    ],
+)
+def test_there_must_be_something_to_choose_and_rounds_left_to_compare(changes, reason):
+    with pytest.raises(ValueError, match=reason):
+        plan(**CHOOSING | changes)
 
 
 def test_used_up_prompts_come_again_as_new_texts():

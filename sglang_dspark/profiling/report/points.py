@@ -18,8 +18,6 @@ from sglang_dspark.profiling.report.estimate import (
 )
 from sglang_dspark.profiling.report.rounds import (
     COMPACT,
-    NO_SPECULATION,
-    STATIC,
     ArmKinds,
     Rounds,
     against_best_fixed,
@@ -27,7 +25,8 @@ from sglang_dspark.profiling.report.rounds import (
     sums,
     turns_by_point,
 )
-from sglang_dspark.profiling.results import RequestRecord, Results, WorkerRecord
+from sglang_dspark.profiling.results import Header, RequestRecord, Results, WorkerRecord
+from sglang_dspark.profiling.sweep.choice import FIXED
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +55,8 @@ class PointSummary:
     draft_len_difference: Estimate | None  # first by name minus second, paired
     vs_no_speculation: Estimate | None  # paired ratio of tokens/s
     vs_no_speculation_by_repeat: tuple[Estimate | None, ...]  # where the plan repeats points
-    best_fixed: str | None  # chosen on the even rounds; compact arms only
-    vs_best_fixed: Estimate | None  # paired ratio of tokens/s on the odd rounds
+    best_fixed: str | None  # chosen on some of the rounds (sweep/choice.py); compact arms only
+    vs_best_fixed: Estimate | None  # paired ratio of tokens/s on the others
 
 
 def summarize_points(results: Results) -> list[PointSummary]:
@@ -66,9 +65,8 @@ def summarize_points(results: Results) -> list[PointSummary]:
     Raises:
         ReportError: the file contradicts itself (see `rounds.turns_by_point`).
     """
-    kinds = ArmKinds.of(results.header)
     return [
-        _summarize(workload, concurrency, arm, arms, kinds)
+        _summarize(workload, concurrency, arm, arms, results.header)
         for (workload, concurrency), arms in turns_by_point(results).items()
         for arm in arms
     ]
@@ -81,9 +79,9 @@ def as_json_record(point: PointSummary) -> dict[str, Any]:
 
 
 def _summarize(
-    workload: str, concurrency: int, arm: str, arms: dict[str, Rounds], kinds: ArmKinds
+    workload: str, concurrency: int, arm: str, arms: dict[str, Rounds], header: Header
 ) -> PointSummary:
-    rounds = arms[arm]
+    kinds, rounds = ArmKinds.of(header), arms[arm]
     sent = [turn.requests for turn in rounds.values()]
     answered = [[r for r in requests if r.error is None] for requests in sent]
     workers = [turn.worker for turn in rounds.values() if turn.worker is not None]
@@ -91,8 +89,8 @@ def _summarize(
     assert speed is not None  # every turn took time
     control = arms.get(kinds.control or "") if arm != kinds.control else None
     is_compact = kinds.kinds[arm] == COMPACT
-    fixed = kinds.of_kind(NO_SPECULATION, STATIC)
-    best = against_best_fixed(arms, arm, fixed) if is_compact else None
+    fixed = kinds.of_kind(*FIXED)
+    best = against_best_fixed(arms, arm, fixed, header.plan) if is_compact else None
     return PointSummary(
         workload=workload,
         concurrency=concurrency,

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from sglang_dspark.profiling.report.estimate import Estimate
 from sglang_dspark.profiling.results import Header, Results, Turn
 from sglang_dspark.profiling.statistics import paired_ratio
+from sglang_dspark.profiling.sweep.choice import Key, choosing_and_comparing, fastest
 
-Key = tuple[int, int]  # (repeat, round)
 Rounds = Mapping[Key, Turn]  # of one arm at one point
 
 NO_SPECULATION, STATIC, COMPACT, CAP_ACCEPT = "no-speculation", "static", "compact", "cap-accept"
@@ -114,34 +115,22 @@ def speed_ratio(
 
 
 def against_best_fixed(
-    arms: Mapping[str, Rounds], ours: str, fixed: Iterable[str]
+    arms: Mapping[str, Rounds], ours: str, fixed: Iterable[str], plan: dict[str, Any]
 ) -> BestFixed | None:
-    """`ours` against the best of the `fixed` arms at one point.
+    """`ours` against the best of the `fixed` arms at one point, chosen by tokens/s.
 
-    The best is chosen on the even rounds by tokens/s and compared on the odd ones: a choice made
-    on the same data would be the luckiest arm, not the best. None without a fixed arm or an odd
-    round.
+    None without a fixed arm or a round to compare on; see `sweep/choice.py`.
     """
-    keys = sorted({key for rounds in arms.values() for key in rounds})
-    even, odd = set(keys[0::2]), set(keys[1::2])
-    speeds = {
-        name: speed
-        for name in fixed
-        if name in arms and (speed := _tokens_per_s(arms[name], even)) > 0
-    }
-    if not speeds:
+    keys = {key for rounds in arms.values() for key in rounds}
+    choosing, comparing = choosing_and_comparing(plan, keys)
+    turns = [turn for rounds in arms.values() for key, turn in rounds.items() if key in choosing]
+    best = fastest(turns, [arm for arm in fixed if arm in arms])
+    if best is None:
         return None
-    best = max(speeds, key=lambda name: speeds[name])
-    ratio = speed_ratio(arms[ours], arms[best], odd)
+    ratio = speed_ratio(arms[ours], arms[best], comparing)
     return None if ratio is None else BestFixed(best, ratio)
 
 
 def sums(rounds: Rounds) -> tuple[list[float], list[float]]:
     """([tokens], [seconds]) by round."""
     return [t.tokens for t in rounds.values()], [t.seconds for t in rounds.values()]
-
-
-def _tokens_per_s(rounds: Rounds, keys: set[Key]) -> float:
-    turns = [turn for key, turn in rounds.items() if key in keys]
-    seconds = sum(t.seconds for t in turns)
-    return sum(t.tokens for t in turns) / seconds if seconds else 0.0

@@ -59,8 +59,8 @@ def throughput(points: Points) -> Table:
             for p in points
         ),
         "95 % bootstrap intervals over rounds. Ratios are paired within rounds; ▲ faster, ▼ slower "
-        "where the interval leaves 1 out. The best fixed arm is chosen on the even rounds and "
-        "compared on the odd ones.",
+        "where the interval leaves 1 out. The best fixed arm is chosen on the even rounds (or "
+        "the plan's choose_rounds) and compared on the others.",
         words=3,
     )  # fmt: skip
 

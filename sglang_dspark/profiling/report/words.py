@@ -141,7 +141,7 @@ def load(points: Points, kinds: ArmKinds) -> str:
 def ratios(points: Points) -> str:
     fixed = (
         " Bottom: compact against the best fixed arm, named at the foot, which is chosen on the "
-        "even rounds and compared on the odd ones."
+        "even rounds (or the plan's choose_rounds) and compared on the others."
         if any(p.vs_best_fixed for p in points)
         else ""
     )

@@ -23,6 +23,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from sglang_dspark.profiling.sweep.choice import CHALLENGER, FIXED
+
 Kind = Literal["no-speculation", "static", "compact", "cap-accept", "no-draft", "sglang"]
 NAME = re.compile(
     r"(?P<kind>no-speculation|no-draft|cap-accept|compact|static-(?P<gamma>\d+))(-[a-z]\w*)?"
@@ -107,6 +109,12 @@ class SweepPlan(_Strict):
     workloads: list[WorkloadPlan] = Field(min_length=1)
     concurrency: list[int] = Field(min_length=1)
     rounds: int = Field(default=10, ge=1)
+    choose_rounds: int | None = Field(
+        default=None,
+        ge=1,
+        description="the first rounds, of every arm; the later ones run compact and the one of "
+        "no-speculation and the static arms that was the fastest at that point",
+    )
     repeats: int = Field(default=1, ge=1, description="of every point, each with its own rounds")
     requests_per_slot: float = Field(
         default=2.0, gt=0, description="requests of a turn, times the concurrency"
@@ -137,6 +145,22 @@ class SweepPlan(_Strict):
             raise ValueError(f"concurrency {self.concurrency}: numbers from 1, each once")
         return self
 
+    @model_validator(mode="after")
+    def _there_is_something_to_choose(self) -> SweepPlan:
+        if self.choose_rounds is None:
+            return self
+        if self.choose_rounds >= self.rounds:
+            raise ValueError(
+                f"choose_rounds {self.choose_rounds}: of {self.rounds} rounds none is left to compare"
+            )
+        if not (self.of_kind(CHALLENGER) and self.of_kind(*FIXED)):
+            raise ValueError("choose_rounds needs a compact arm, and a fixed one to choose")
+        return self
+
+    def of_kind(self, *kinds: str) -> list[str]:
+        """Names of the arms of these kinds."""
+        return [arm.name for arm in self.arms if arm.kind in kinds]
+
     @property
     def most_requests(self) -> int:
         """`--max-running-requests`, the same on every server."""
@@ -157,17 +181,25 @@ class SweepPlan(_Strict):
     def turns(self) -> int:
         """Of the whole sweep."""
         points = len(self.workloads) * len(self.concurrency) * self.repeats
-        return points * self.rounds * len(self.arms)
+        if self.choose_rounds is None:
+            return points * self.rounds * len(self.arms)
+        comparing = (self.rounds - self.choose_rounds) * (len(self.of_kind(CHALLENGER)) + 1)
+        return points * (self.choose_rounds * len(self.arms) + comparing)
 
 
-def read_plan(path: Path) -> SweepPlan:
-    """Raises PlanError: unreadable, not TOML, or a plan that makes no sense."""
+def read_plan(path: Path, rounds: int | None = None) -> SweepPlan:
+    """rounds: in place of the plan's.
+
+    Raises PlanError: unreadable, not TOML, or a plan that makes no sense.
+    """
     try:
         raw = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise PlanError(f"{path}: cannot be read ({error.strerror})") from None
     except tomllib.TOMLDecodeError as error:
         raise PlanError(f"{path}: not TOML: {error}") from None
+    if rounds is not None:
+        raw["rounds"] = rounds
     try:
         return SweepPlan.model_validate(raw)
     except ValidationError as error:

@@ -35,6 +35,7 @@ from sglang_dspark.profiling.sweep.schedule import (
     Round,
     all_rounds,
     arm_order,
+    arms_of,
     complete_rounds,
     first_prompt,
 )
@@ -83,19 +84,22 @@ def run_sweep(job: SweepJob, progress: Progress) -> Results:
             if server.name in servers
             for arm in server.arms
         }
-        done = _open(job, skipped, records, list(arms))
+        turns = _open(job, skipped, records, list(arms))
         _warm_up(job, arms, progress)
+        done = {Round.of(turn) for turn in turns}
         missing = [r for r in all_rounds(job.plan) if r not in done]
-        progress.stage("Measuring", turns=len(missing) * len(arms))
+        progress.stage("Measuring", turns=job.plan.turns() - len(turns))
         sampling = {w.name: job.plan.sampling_of(w) for w in job.plan.workloads}
         pools = _pools(job, next(iter(servers.values())).client)
         with job.out.open("a", encoding="utf-8") as sink:
             for round_ in missing:
-                turns = _take(job.plan, round_, arms, pools, sampling, progress)
+                taking = {name: arms[name] for name in arms_of(job.plan, round_, arms, turns)}
+                taken = _take(job.plan, round_, taking, pools, sampling, progress)
                 # One write per round: what is in the file is whole rounds, and perhaps a torn one.
-                sink.write("".join(turn.model_dump_json() + "\n" for turn in turns))
+                sink.write("".join(turn.model_dump_json() + "\n" for turn in taken))
                 sink.flush()
-                progress.round_done(round_, {t.arm: t.tokens_per_s for t in turns})
+                turns += taken
+                progress.round_done(round_, {t.arm: t.tokens_per_s for t in taken})
         progress.stage("Stopping the servers")
     return read_results(job.out)
 
@@ -163,8 +167,8 @@ def _pools(job: SweepJob, client: Client) -> dict[str, Pool]:
 
 def _open(
     job: SweepJob, skipped: list[Skipped], records: list[ServerRecord], arms: list[str]
-) -> set[Round]:
-    """Write the header of a new file; of one that exists keep the whole rounds -> those.
+) -> list[Turn]:
+    """Write the header of a new file; of one that exists keep the whole rounds -> their turns.
 
     Raises:
         SweepError: the file holds another plan.
@@ -173,7 +177,7 @@ def _open(
     if not job.out.exists():
         job.out.parent.mkdir(parents=True, exist_ok=True)
         _write(job.out, [header, *skipped])
-        return set()
+        return []
     _drop_torn_line(job.out)
     found = read_results(job.out)
     if (found.header.plan, found.header.target, found.header.draft) != (
@@ -184,9 +188,10 @@ def _open(
         raise SweepError(
             f"{job.out} holds the results of another plan or pair: give another --out, or --force"
         )
-    done = complete_rounds(found.turns, arms)
-    _write(job.out, [found.header, *skipped, *(t for t in found.turns if Round.of(t) in done)])
-    return done
+    done = complete_rounds(job.plan, found.turns, arms)
+    kept = [turn for turn in found.turns if Round.of(turn) in done]
+    _write(job.out, [found.header, *skipped, *kept])
+    return kept
 
 
 def _drop_torn_line(path: Path) -> None:

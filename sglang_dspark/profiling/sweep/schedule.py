@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sglang_dspark.profiling.results import Turn
+from sglang_dspark.profiling.sweep.choice import CHALLENGER, FIXED, fastest
 from sglang_dspark.profiling.sweep.plan import SweepPlan
 
 
@@ -49,9 +50,28 @@ def first_prompt(plan: SweepPlan, round_: Round) -> int:
     return (round_.repeat * plan.rounds + round_.number) * per_round + before
 
 
-def complete_rounds(turns: Iterable[Turn], arms: Collection[str]) -> set[Round]:
+def arms_of(
+    plan: SweepPlan, round_: Round, arms: Collection[str], turns: Iterable[Turn]
+) -> list[str]:
+    """The arms of one round. arms: those whose servers run; turns: at least the choosing ones."""
+    if plan.choose_rounds is None or round_.number < plan.choose_rounds:
+        return list(arms)
+    chosen = [
+        turn
+        for turn in turns
+        if turn.round < plan.choose_rounds and _point(Round.of(turn)) == _point(round_)
+    ]
+    best = fastest(chosen, [arm for arm in plan.of_kind(*FIXED) if arm in arms])
+    return [arm for arm in arms if arm == best or arm in plan.of_kind(CHALLENGER)]
+
+
+def complete_rounds(plan: SweepPlan, turns: Iterable[Turn], arms: Collection[str]) -> set[Round]:
     """Rounds in which every arm has had its turn; only these are kept on resumption."""
-    seen: dict[Round, set[str]] = {}
+    turns, seen = list(turns), dict[Round, set[str]]()
     for turn in turns:
         seen.setdefault(Round.of(turn), set()).add(turn.arm)
-    return {round_ for round_, had in seen.items() if had >= set(arms)}
+    return {r for r, had in seen.items() if had >= set(arms_of(plan, r, arms, turns))}
+
+
+def _point(round_: Round) -> tuple[int, str, int]:
+    return round_.repeat, round_.workload, round_.concurrency
