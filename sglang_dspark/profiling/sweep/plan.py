@@ -151,7 +151,8 @@ class SweepPlan(_Strict):
             return self
         if self.choose_rounds >= self.rounds:
             raise ValueError(
-                f"choose_rounds {self.choose_rounds}: of {self.rounds} rounds none is left to compare"
+                f"choose_rounds {self.choose_rounds}: of {self.rounds} rounds none is left that "
+                "compares"
             )
         if not (self.of_kind(CHALLENGER) and self.of_kind(*FIXED)):
             raise ValueError("choose_rounds needs a compact arm, and a fixed one to choose")
