@@ -84,14 +84,16 @@ class MeanByRequests:
     """Running mean by request count, kept in powers of two; the nearest one stands in."""
 
     def __init__(self, keep: float, first: float | None = None) -> None:
-        """keep: share of a mean that survives one more value; first: what each starts from,
-        None = its first value."""
+        """keep: share of a mean that survives one more value; first: what they start from, a
+        later one from its nearest; None = each from its own first value."""
         self._keep, self._first = keep, first
         self._mean: dict[int, float] = {}
 
     def add(self, num_requests: int, value: float) -> None:
         bucket = num_requests.bit_length()
-        mean = self._mean.get(bucket, self._first)
+        mean = self._mean.get(bucket)
+        if mean is None and self._first is not None:
+            mean = self.at(num_requests, self._first)
         self._mean[bucket] = value if mean is None else mean + (1.0 - self._keep) * (value - mean)
 
     def fade(self, num_requests: int, share: float) -> None:

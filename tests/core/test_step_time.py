@@ -139,6 +139,14 @@ def test_windows_that_are_not_tried_lose_their_surcharge():
     assert times.factor("windows", 4) / times.factor("whole", 4) < 1.01
 
 
+def test_a_new_request_count_starts_from_what_the_nearest_one_knows():
+    taken = StepTime()
+    for _ in range(300):
+        taken.add("whole", 4, taken_ms=2.0, table_ms=1.0)
+    taken.add("whole", 32, taken_ms=2.0, table_ms=1.0)
+    assert taken.factor("whole", 32) == pytest.approx(2.0, rel=0.01)
+
+
 def test_kinds_of_steps():
     assert [kind_of(4, *step) for step in ((0, 0), (3, 12), (3, 11), (3, 0))] == [
         *("plain", "whole", "windows", "windows")
