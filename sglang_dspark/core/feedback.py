@@ -18,9 +18,10 @@ class AcceptanceFeedback:
     """Decayed sums per position; `prior_rows` rows pull towards what was believed before them."""
 
     def __init__(
-        self, gamma: int, prior_rows: float = 4.0, keep: float = 0.99, keep_idle: float = 0.9995
+        self, gamma: int, prior_rows: float = 1.0, keep: float = 0.95, keep_idle: float = 0.9995
     ) -> None:
-        """keep: share of the sums that survives an observed step; keep_idle: any other one.
+        """keep: share of the sums that survives an observed step, so that a few requests are judged
+        by what they did lately; keep_idle: any other step's.
 
         What an observed step forgets is replaced by trust in the head, so that positions that are
         verified no more are tried again. Forgetting while nothing is verified lets a probe count
