@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from sglang_dspark.ops.accept import Accepted, accept_mixed, accept_tokens
-from sglang_dspark.ops.draw import inverse_cdf, race
+from sglang_dspark.ops.draw import best_token, inverse_cdf, race
 from sglang_dspark.ops.filters import Filters, target_probs
 from sglang_dspark.ops.layout import RowLayout, unpack
 from sglang_dspark.ops.markov import Chooser, DraftBlock, Greedy, Mixed
@@ -45,11 +45,11 @@ class GreedyRule:
         return Greedy()
 
     def accept(self, block: DraftBlock, verified: Verified) -> Accepted:
-        own = _dense(verified.logits.argmax(-1), verified.layout, block.tokens.shape[1] + 1)
+        own = _dense(best_token(verified.logits), verified.layout, block.tokens.shape[1] + 1)
         return accept_tokens(block.tokens, own, verified.draft_lens)
 
     def draw(self, logits: Tensor) -> Tensor:
-        return logits.argmax(-1)
+        return best_token(logits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,7 @@ class SampledRule:
         probs = target_probs(
             logits.float(), rows.repeat(settings.temperature), rows.repeat_filters(settings.filters)
         )
-        best = logits.argmax(-1)
+        best = best_token(logits)
         if self._exponentials is None:
             return probs, best
         shared = race(probs, rows.select(self._exponentials))

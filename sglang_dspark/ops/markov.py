@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from sglang_dspark.ops.draw import inverse_cdf, race
+from sglang_dspark.ops.draw import best_token, inverse_cdf, race
 
 
 class SequentialHead(Protocol):
@@ -48,7 +48,7 @@ class Greedy:
     probs = None
 
     def choose(self, k: int, logits: Tensor) -> Tensor:
-        return logits.argmax(-1)
+        return best_token(logits)
 
 
 class Coupled:
@@ -113,7 +113,7 @@ class Mixed(Sampled):
         if self._exponentials is not None:
             scores = torch.where(self._greedy, logits, probs / self._exponentials[k])
         drawn = inverse_cdf(probs, self._uniforms[k])
-        return torch.where(self._sampled, drawn, scores.argmax(-1))
+        return torch.where(self._sampled, drawn, best_token(scores))
 
 
 def sample_block(

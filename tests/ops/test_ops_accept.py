@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from sglang_dspark.core import accept as ref
+from sglang_dspark.core import draw as core_draw
 from sglang_dspark.ops.accept import accept_mixed, accept_sampled, accept_tokens
-from sglang_dspark.ops.draw import inverse_cdf, race
+from sglang_dspark.ops.draw import LEAST_VALUES, best_token, inverse_cdf, race
 from sglang_dspark.ops.layout import pack, row_layout
 from sglang_dspark.ops.noise import BlockNoise, BlockUniforms, CoupledNoise
 
@@ -224,6 +225,53 @@ def test_draws_at_both_ends_stay_on_tokens_with_weight(dtype):
     picked = weights[has_weight].gather(1, last[has_weight, None])
     assert bool((picked > 0).all())
     assert inverse_cdf(torch.zeros(1, 3), torch.tensor([0.5])).tolist() == [0]
+
+
+@pytest.mark.parametrize("vocab", [65, 4096, 5003])
+def test_long_rows_are_drawn_as_the_twin_draws(vocab):
+    """In two steps, with every uniform at a boundary of two tokens: weights are exact sums."""
+    rng = np.random.default_rng(vocab)
+    bs = 2 * LEAST_VALUES // vocab + 1
+    weights = rng.integers(0, 4, size=(bs, vocab)) * (rng.random((bs, vocab)) < 0.5)
+    weights[:, 100:300] = 0  # blocks without any weight
+    weights[0] = 0
+    weights[1, :] = 0
+    weights[1, vocab - 1] = 2
+    weights = weights.astype(np.float32)
+    total = weights.sum(1, dtype=np.float64)
+    marks = np.floor(rng.random(bs) * np.maximum(total, 1))
+    for shift in (0.0, 1e-12, 1e-3):
+        u = np.clip(marks / np.maximum(total, 1) + shift, ABOVE_ZERO, BELOW_ONE)
+        got = inverse_cdf(torch.from_numpy(weights), torch.from_numpy(u))
+        assert got.tolist() == [
+            core_draw.inverse_cdf(w, x) for w, x in zip(weights, u, strict=True)
+        ]
+
+
+def test_a_block_whose_sum_rounds_below_its_mark_still_gives_a_token_with_weight():
+    rng = np.random.default_rng(8)
+    weights = torch.from_numpy(rng.random((40, 4096)).astype(np.float32) ** 8)
+    weights[torch.from_numpy(rng.random((40, 4096)) < 0.7)] = 0
+    sums = weights.double().cumsum(-1)
+    for _ in range(200):
+        # Uniforms aimed at the ends of blocks, a rounding to either side.
+        ends = torch.from_numpy(rng.integers(1, 64, size=(40, 1)) * 64 - 1)
+        u = (sums.gather(1, ends) / sums[:, -1:]).squeeze(1)
+        u = u * (1 + torch.from_numpy(rng.integers(-2, 3, size=40)) * 2.0**-53)
+        drawn = inverse_cdf(weights, u.clamp(ABOVE_ZERO, BELOW_ONE))
+        assert bool((weights.gather(1, drawn[:, None]) > 0).all())
+
+
+@pytest.mark.parametrize("vocab", [65, 4096, 5003])
+def test_the_best_token_of_long_rows_is_the_first_of_the_best(vocab):
+    rng = np.random.default_rng(vocab)
+    scores = torch.from_numpy(rng.integers(0, 50, size=(2 * LEAST_VALUES // vocab + 1, vocab)))
+    scores = scores.float()
+    scores[0] = -torch.inf
+    scores[1, 70 % vocab :] = -torch.inf
+    assert torch.equal(best_token(scores), torch.from_numpy(scores.numpy().argmax(-1)))
+    scores[2, 64] = scores[2, 10] = torch.nan
+    assert best_token(scores)[2] == 10
 
 
 def test_race_breaks_ties_by_id_and_never_takes_probability_zero():
