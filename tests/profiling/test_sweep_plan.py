@@ -155,6 +155,7 @@ def test_after_the_choosing_rounds_only_compact_and_the_fastest_fixed_arm_run():
         ({"choose_rounds": 4}, "of 4 rounds none is left"),
         ({"choose_rounds": 1, "arms": ["no-speculation", "static-3"]}, "needs a compact arm"),
         ({"choose_rounds": 1, "arms": ["compact", "cap-accept"]}, "needs a compact arm"),
+        ({"choose_rounds": 1, "repeats": 2}, "do not go together"),
     ],
 )
 def test_there_must_be_something_to_choose_and_rounds_left_to_compare(changes, reason):

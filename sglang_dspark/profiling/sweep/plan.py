@@ -154,6 +154,9 @@ class SweepPlan(_Strict):
                 f"choose_rounds {self.choose_rounds}: of {self.rounds} rounds none is left that "
                 "compares"
             )
+        if self.repeats > 1:
+            # Each repeat would choose for itself, and the report knows one best arm per point.
+            raise ValueError("choose_rounds and repeats do not go together: give more rounds")
         if not (self.of_kind(CHALLENGER) and self.of_kind(*FIXED)):
             raise ValueError("choose_rounds needs a compact arm, and a fixed one to choose")
         return self
@@ -179,13 +182,14 @@ class SweepPlan(_Strict):
             **self.sampling,
         }
 
-    def turns(self) -> int:
-        """Of the whole sweep."""
+    def turns(self, num_arms: int | None = None) -> int:
+        """Of the whole sweep. num_arms: those whose servers run; None: all of the plan."""
+        num_arms = len(self.arms) if num_arms is None else num_arms
         points = len(self.workloads) * len(self.concurrency) * self.repeats
         if self.choose_rounds is None:
-            return points * self.rounds * len(self.arms)
+            return points * self.rounds * num_arms
         comparing = (self.rounds - self.choose_rounds) * (len(self.of_kind(CHALLENGER)) + 1)
-        return points * (self.choose_rounds * len(self.arms) + comparing)
+        return points * (self.choose_rounds * num_arms + comparing)
 
 
 def read_plan(path: Path, rounds: int | None = None) -> SweepPlan:

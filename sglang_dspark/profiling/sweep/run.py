@@ -88,7 +88,7 @@ def run_sweep(job: SweepJob, progress: Progress) -> Results:
         _warm_up(job, arms, progress)
         done = {Round.of(turn) for turn in turns}
         missing = [r for r in all_rounds(job.plan) if r not in done]
-        progress.stage("Measuring", turns=job.plan.turns() - len(turns))
+        progress.stage("Measuring", turns=job.plan.turns(len(arms)) - len(turns))
         sampling = {w.name: job.plan.sampling_of(w) for w in job.plan.workloads}
         pools = _pools(job, next(iter(servers.values())).client)
         with job.out.open("a", encoding="utf-8") as sink:

@@ -59,7 +59,8 @@ def arms_of(
     chosen = [
         turn
         for turn in turns
-        if turn.round < plan.choose_rounds and _point(Round.of(turn)) == _point(round_)
+        if turn.round < plan.choose_rounds
+        and (turn.workload, turn.concurrency) == (round_.workload, round_.concurrency)
     ]
     best = fastest(chosen, [arm for arm in plan.of_kind(*FIXED) if arm in arms])
     return [arm for arm in arms if arm == best or arm in plan.of_kind(CHALLENGER)]
@@ -71,7 +72,3 @@ def complete_rounds(plan: SweepPlan, turns: Iterable[Turn], arms: Collection[str
     for turn in turns:
         seen.setdefault(Round.of(turn), set()).add(turn.arm)
     return {r for r, had in seen.items() if had >= set(arms_of(plan, r, arms, turns))}
-
-
-def _point(round_: Round) -> tuple[int, str, int]:
-    return round_.repeat, round_.workload, round_.concurrency
