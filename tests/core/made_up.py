@@ -49,6 +49,16 @@ def linear_table(provenance=PROVENANCE) -> CostTable:
     )
 
 
+def dear_rows() -> CostTable:
+    """Every row costs as much as everything else together: hardly a draft is worth its row."""
+    return CostTable(
+        draft=BlockCost.of_any_width((1, 32), (0.5, 0.5)),
+        verify=Surface((1, 64), (0,), ((1.0,), (64.0,))),
+        rest=BlockCost.of_any_width((1, 32), (0.5, 0.5)),
+        no_draft=None,
+    )
+
+
 def random_table(rng: np.random.Generator, max_rows: int) -> CostTable:
     """A staircase of random width and height, every fourth step a dip; plain decode priced."""
     rows = np.arange(1, max_rows + 1)

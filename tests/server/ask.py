@@ -77,6 +77,13 @@ class Counted:
         return [a - b for a, b in pairs]
 
     @property
+    def reasons(self) -> dict[str, int]:
+        """Steps by the planner's reason; those that had none are left out."""
+        assert self.after is not None
+        before, after = self.before["step_reasons"], self.after["step_reasons"]
+        return {r: n - before.get(r, 0) for r, n in after.items() if n > before.get(r, 0)}
+
+    @property
     def accept_length(self) -> float:
         return 1 + self.accepted_drafts / self.verified_requests
 

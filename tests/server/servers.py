@@ -16,8 +16,10 @@ from pathlib import Path
 
 import httpx
 
+from sglang_dspark.core.cost_schema import dump_additive
 from sglang_dspark.profiling.client import Client
 from sglang_dspark.profiling.server import Server
+from tests.core.made_up import dear_rows, linear_table
 from tests.planted import Pair, make_copy_pair, make_garbage_pair, make_noisy_pair
 
 MAX_LIVE = 4  # starting ones included
@@ -46,8 +48,8 @@ class Spec:
     gamma: int | None = 7
     overlap: bool = True
     radix: bool = True
-    flags: tuple[str, ...] = ()
-    settings: str = ""  # of the file that SGLANG_DSPARK_CONFIG names, TOML
+    flags: tuple[str, ...] = ()  # {tables}: the folder of made-up cost tables
+    settings: str = ""  # of the file that SGLANG_DSPARK_CONFIG names, TOML; {tables}, {traces}
     environment: tuple[tuple[str, str], ...] = ()
 
     def command(self, pair: Pair) -> list[str]:
@@ -71,7 +73,10 @@ HOPEFUL = (("SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION", "8"),)  # tokens a request 
 # Compact without a cost table: every budget is pinned by the tests.
 NO_TABLE = 'cost_table = "off"'
 ALGORITHM_1 = 'scheduler = "algorithm-1"\n'
-TRACED = '[trace]\ndirectory = "{traces}"\n'
+# The file with the trace and the tables that run-time control may choose.
+STEERED = '[trace]\ndirectory = "{traces}"\n[control]\ncost_tables = "{tables}"\n'
+# Prices that no machine decides, so that what is chosen by them is the same everywhere.
+PRICED = ("--speculative-dspark-sps-table-path", "{tables}/linear.json")
 COMPACT = (("SGLANG_RAGGED_VERIFY_MODE", "compact"),)
 
 # In the order of the run.
@@ -82,13 +87,15 @@ SPECS: Mapping[str, Spec] = {
     "text-1": Spec("text", gamma=1, overlap=False),
     "text-7-plain": Spec("text", gamma=7, overlap=False, radix=False),
     "text-no-draft": Spec("text", settings='[no_draft]\nmode = "on"'),
-    "scheduled": Spec("text", environment=COMPACT, settings=TRACED),
+    "scheduled": Spec("text", environment=COMPACT, settings=STEERED),
     "law": Spec("noisy", gamma=2, flags=("--max-total-tokens", "4096")),
     "garbage": Spec("garbage"),
     "copy": Spec("copy"),
     "copy-alternate": Spec("copy", settings='[no_draft]\nmode = "alternate"\nperiod = 3'),
     "modes": Spec("noisy", settings=NO_TABLE, environment=COMPACT, flags=("--enable-metrics",)),
-    "modes-sync": Spec("noisy", overlap=False, settings=ALGORITHM_1, environment=COMPACT),
+    "modes-sync": Spec(
+        "noisy", overlap=False, settings=ALGORITHM_1, environment=COMPACT, flags=PRICED
+    ),
     "small": Spec("small", flags=CROWDED, environment=HOPEFUL),
     "small-paged": Spec(
         "small-gated",
@@ -170,6 +177,16 @@ class Pool:
         """The folder that settings name as {traces}."""
         return self._folder / "traces"
 
+    @property
+    def _tables(self) -> Path:
+        """The folder that flags and settings name as {tables}: SGLang's schema, no provenance."""
+        folder = self._folder / "tables"
+        if not folder.exists():
+            folder.mkdir()
+            for name, table in {"linear": linear_table(None), "dear": dear_rows()}.items():
+                (folder / f"{name}.json").write_text(dump_additive(table))
+        return folder
+
     def get(self, name: str, also: Iterable[str] = ()) -> Running:
         """The server of that name, ready. `also`: names that must stay up beside it."""
         running = self._running.get(name)
@@ -221,13 +238,19 @@ class Pool:
         if spec.settings:
             file = self._folder / f"{name}.toml"
             self.traces.mkdir(exist_ok=True)
-            file.write_text(spec.settings.replace("{traces}", str(self.traces)))
+            file.write_text(self._with_folders(spec.settings))
             environment["SGLANG_DSPARK_CONFIG"] = str(file)
         log = self._folder / f"{name}-{os.getpid()}.log"
-        command = spec.command(self._pairs.get(spec.pair))
+        command = [self._with_folders(w) for w in spec.command(self._pairs.get(spec.pair))]
         server = Server(command, log=log, environment=environment)
         server.launch()
         self._starting[name] = server
+
+    def _with_folders(self, text: str) -> str:
+        folders = {"{traces}": self.traces, "{tables}": self._tables}
+        for name, folder in folders.items():
+            text = text.replace(name, str(folder))
+        return text
 
     def _next_use(self, name: str) -> int:
         return self.upcoming.index(name) if name in self.upcoming else len(self.upcoming)
