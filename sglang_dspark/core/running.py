@@ -5,6 +5,8 @@ Both are made of finished steps only, so what they say about a coming block is c
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 import numpy.typing as npt
 
@@ -90,24 +92,34 @@ class MeanByRequests:
         self._mean: dict[int, float] = {}
 
     def add(self, num_requests: int, value: float) -> None:
-        bucket = num_requests.bit_length()
-        mean = self._mean.get(bucket)
+        crowd = crowd_of(num_requests)
+        mean = self._mean.get(crowd)
         if mean is None and self._first is not None:
             mean = self.at(num_requests, self._first)
-        self._mean[bucket] = value if mean is None else mean + (1.0 - self._keep) * (value - mean)
+        self._mean[crowd] = value if mean is None else mean + (1.0 - self._keep) * (value - mean)
 
     def fade(self, num_requests: int, share: float) -> None:
         """Take `share` of a mean away."""
-        bucket = num_requests.bit_length()
-        if bucket in self._mean:
-            self._mean[bucket] *= 1.0 - share
+        crowd = crowd_of(num_requests)
+        if crowd in self._mean:
+            self._mean[crowd] *= 1.0 - share
 
     def at(self, num_requests: int, unseen: float) -> float:
         """The mean at a count; `unseen` before there is any."""
         if not self._mean:
             return unseen
-        bucket = num_requests.bit_length()
-        return self._mean[min(self._mean, key=lambda seen: (abs(seen - bucket), seen))]
+        return self._mean[nearest_crowd(self._mean, num_requests)]
+
+
+def crowd_of(num_requests: int) -> int:
+    """Request counts by powers of two: 1, 2-3, 4-7, ..."""
+    return num_requests.bit_length()
+
+
+def nearest_crowd(seen: Iterable[int], num_requests: int) -> int:
+    """Of those seen, at least one; the smaller of two equally near ones."""
+    crowd = crowd_of(num_requests)
+    return min(seen, key=lambda other: (abs(other - crowd), other))
 
 
 def _replace_head(mean: F64, head: F64) -> None:

@@ -212,7 +212,7 @@ class StepPlanner:
         done = FinishedStep(step, np.array(accepted, dtype=np.int64))
         if step.survival is None or not done.draft_lens.any():
             if self._schedules:
-                self._feedback.idle()
+                self._feedback.idle(step.batch.num_requests)
             return done
         survival = step.survival.numpy()
         self._feedback.observe(survival, done.draft_lens, done.accepted)

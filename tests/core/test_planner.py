@@ -160,7 +160,7 @@ def run(planner_steps, confidence_of, lag=2, num_requests=4, arms=None, feedback
                 feedback.observe(survival, lens, np.minimum(lens, accept(step)))
                 continue
         if feedback is not None:
-            feedback.idle()
+            feedback.idle(num_requests)
     return plans
 
 
@@ -237,7 +237,7 @@ def test_time_alone_does_not_bring_a_useless_draft_back():
         b = Batch(step, slots, np.full(num_requests, step_generation), 0, GAMMA)
         plans.append(plan := planner.plan(b))
         if not plan.budget:
-            feedback.idle()
+            feedback.idle(num_requests)
             continue
         survival = survivals(np.full((num_requests, GAMMA), 0.95))
         look.relay.publish(step, b.slots, b.generations, survival)

@@ -147,7 +147,7 @@ class Planning:
         if survival is not None:
             self._relay.publish(batch.step, batch.slots, batch.generations, survival)
         if survival is None or draft_lens is None or not draft_lens.any():
-            self._feedback.idle()
+            self._feedback.idle(batch.num_requests)
         else:
             self._feedback.observe(survival, draft_lens, accepted)
 
