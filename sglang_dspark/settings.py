@@ -41,6 +41,13 @@ class TraceSettings(BaseModel):
         default=None, description="where traces may be written; not given: nowhere"
     )
     max_mb: int = Field(default=64, ge=1, description="a trace stops growing at this size")
+    reference: bool = Field(
+        default=False,
+        description=(
+            "time a fixed matrix product after every traced step of a CPU server, about 1 ms, to "
+            "tell a slow step from a slow moment of the machine; `profile` does"
+        ),
+    )
 
 
 class ControlSettings(BaseModel):

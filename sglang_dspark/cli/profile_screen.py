@@ -99,6 +99,7 @@ def show_summary(console: Console, record: Mapping[str, Any]) -> None:
         table.add_row(*(_cell(value) for value in cells))
     console.print(table)
     _show_cells(console, record)
+    _show_speed(console, record["machine_speed"])
     _show_held_out(console, record["held_out"])
     verdict = record["verdict"]
     style = {"use": "green", "warn": "yellow", "refuse": "red"}[verdict["level"]]
@@ -126,6 +127,21 @@ def _show_cells(console: Console, record: Mapping[str, Any]) -> None:
         console.print(f"  [red]failed[/]: {cell}: {escape(reason)}", highlight=False)
     if len(failed) > FAILURES_SHOWN:
         console.print(f"  and {len(failed) - FAILURES_SHOWN} more (summary.json)", style="red")
+
+
+def _show_speed(console: Console, speed: Mapping[str, float] | None) -> None:
+    if speed is None:
+        text = (
+            "Times are as the clock gave them: the server did not time the machine beside its "
+            "steps (its settings file: [trace] reference = true)."
+        )
+    else:
+        text = (
+            f"The machine: a fixed product took {speed['usual_ms']:.3f} ms in the median, "
+            f"{speed['fast_ms']:.3f} to {speed['slow_ms']:.3f} in the middle 80 % of the visits; "
+            "every step's times are divided by the one at its side."
+        )
+    console.print(text, highlight=False)
 
 
 def _show_held_out(console: Console, held_out: Mapping[str, Any]) -> None:

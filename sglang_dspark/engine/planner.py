@@ -67,6 +67,7 @@ class LaunchedStep:
     follows_prefill: bool = False  # one ran since the decode step before
     gap_ms: float | None = None  # since the decode step before; None: a prefill lay between
     spent: Spent | None = None
+    reference_ms: float | None = None  # a fixed product right after the step; if it was asked for
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from sglang_dspark.core.cost_table import BlockCost, CostTable, Provenance, Surf
 from sglang_dspark.core.plan import Batch, Plan
 from sglang_dspark.engine.modes import WHOLE_BLOCK
 from sglang_dspark.engine.planner import LaunchedStep
+from sglang_dspark.engine.reference import ReferenceWork
 from sglang_dspark.ops.layout import row_layout
 from sglang_dspark.seam.timing_batch import timing_batch
 
@@ -24,18 +25,42 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-PASSES = 2  # over all sizes, some seconds apart: a busy moment spoils one of them only
+PASSES = 2  # over all sizes, some seconds apart: a busy moment spoils half of a point's samples
 USUAL_CONTEXT = 192  # tokens of a request
 WARM_UPS, SAMPLES = 1, 3  # of each point, in each pass
 NAN = float("nan")
 F64 = npt.NDArray[np.float64]
 
 
+class SteadyClock:
+    """Times in units of a fixed product at their side: a slow moment of the machine cancels.
+
+    Where the host does not see a step end, one unit is a millisecond.
+    """
+
+    def __init__(self, reference: ReferenceWork | None) -> None:
+        self._reference = reference
+        self._seen: list[float] = []
+
+    def units(self, ms: F64) -> F64:
+        """What has just been timed, whatever its shape."""
+        if self._reference is None:
+            return ms
+        self._seen.append(self._reference.time_ms())
+        return ms / self._seen[-1]
+
+    @property
+    def unit_ms(self) -> float:
+        """The product's usual time, over all that was timed."""
+        return float(np.median(self._seen)) if self._seen else 1.0
+
+
 class StartUpTimer:
-    """Times the parts of a step at a few sizes: medians of a pass, and the better pass of each."""
+    """Times the parts of a step at a few sizes: medians over all passes."""
 
     def __init__(self, worker: DSparkWorker, max_requests: int, context_len: int) -> None:
         self._worker, self._gamma = worker, worker.gamma
+        self._clock = SteadyClock(ReferenceWork() if worker.is_synchronous else None)
         widest = context_len - 2 * (worker.gamma + 1)
         self._contexts = sorted({min(c, widest) for c in (128, 1024, 4096)})
         self._requests = _powers(max_requests)
@@ -46,7 +71,10 @@ class StartUpTimer:
         """About 20 s on two CPU cores with the bundled pair."""
         begun = time.monotonic()
         passes = [self._measure_once(f"{n} of {PASSES}") for n in range(1, PASSES + 1)]
-        once, verify, no_draft = (np.minimum.reduce(grids) for grids in zip(*passes, strict=True))
+        once, verify, no_draft = (
+            self._clock.unit_ms * np.median(np.concatenate(grids, -1), -1)
+            for grids in zip(*passes, strict=True)
+        )
         contexts = tuple(self._contexts)
         table = CostTable(
             draft=BlockCost(self._requests, self._widths, _rising(once[..., 0])),
@@ -60,7 +88,7 @@ class StartUpTimer:
 
     def _measure_once(self, number: str) -> tuple[F64, F64, F64]:
         """([requests, widths, 2] draft and rest, [rows, contexts] verify, [requests, contexts]
-        no-draft)"""
+        no-draft), each with its samples [..., SAMPLES] in the clock's units"""
         logger.info("sglang-dspark: measuring the cost table, pass %s: draft", number)
         once = np.array([[self._drafting(r, w) for w in self._widths] for r in self._requests])
         logger.info("sglang-dspark: measuring the cost table, pass %s: verify", number)
@@ -68,27 +96,28 @@ class StartUpTimer:
         logger.info("sglang-dspark: measuring the cost table, pass %s: no draft", number)
         return once, verify, self._grid(self._requests, self._no_draft)
 
-    def _grid(self, sizes: Sequence[int], measure: Callable[[int, int], float]) -> F64:
-        """[size, context] ms."""
+    def _grid(self, sizes: Sequence[int], measure: Callable[[int, int], F64]) -> F64:
+        """[size, context, SAMPLES]"""
         return np.array([[measure(size, c) for c in self._contexts] for size in sizes])
 
-    def _drafting(self, num_requests: int, width: int) -> tuple[float, float]:
-        """(draft, rest) ms of steps that verify all: whatever is in neither forward is rest."""
+    def _drafting(self, num_requests: int, width: int) -> F64:
+        """[2, SAMPLES] draft and rest of steps that verify all: what is in neither forward is
+        rest."""
         # The parts have no context axis of their own: a usual one, then.
         context = min(USUAL_CONTEXT * num_requests, self._contexts[-1])
         with self._batch(num_requests, context, width + 1) as batch:
             step = self._step(batch, num_requests, width)
 
-            spent = []
-            for _ in range(WARM_UPS + SAMPLES):
+            def run() -> F64:
                 self._worker.run_step(batch.again(), step)
                 self._worker.synchronize()
-                spent.append(astuple(step.spent))
-        draft, target, whole = np.median(np.array(spent[WARM_UPS:]), axis=0)
-        return float(draft), float(max(whole - draft - target, 0.0))
+                return np.array(astuple(step.spent))
 
-    def _verify(self, num_rows: int, context: int) -> float:
-        """ms of the target's forward over `num_rows` rows, spread as a scheduler would."""
+            draft, target, whole = self._sampled(run)
+        return np.stack([draft, np.maximum(whole - draft - target, 0.0)])
+
+    def _verify(self, num_rows: int, context: int) -> F64:
+        """[SAMPLES] of the target's forward over `num_rows` rows, spread as a scheduler would."""
         num_requests = min(max(1, num_rows // 4), self._requests[-1])
         lens = torch.full((num_requests,), num_rows // num_requests - 1, dtype=torch.int64)
         lens[: num_rows - int(lens.sum()) - num_requests] += 1
@@ -98,15 +127,32 @@ class StartUpTimer:
             ids = torch.ones((num_requests, width), dtype=torch.int64, device=window.slots.device)
             layout = row_layout(lens.to(window.slots.device), num_rows)
             layout = WHOLE_BLOCK.layout if num_requests == 1 else layout
-            return _median_ms(
+            return self._clocked(
                 lambda: self._worker.target.verify(batch.again(), ids, window, layout)
             )
 
-    def _no_draft(self, num_requests: int, context: int) -> float:
-        """ms of a whole plain decode step."""
+    def _no_draft(self, num_requests: int, context: int) -> F64:
+        """[SAMPLES] of a whole plain decode step."""
         with self._batch(num_requests, context, 1) as batch:
             step = self._step(batch, num_requests, 0)
-            return _median_ms(lambda: self._worker.run_step(batch.again(), step))
+            return self._clocked(lambda: self._worker.run_step(batch.again(), step))
+
+    def _clocked(self, run: Callable[[], Any]) -> F64:
+        """[SAMPLES] of a call."""
+
+        def timed() -> F64:
+            begun = time.perf_counter()
+            run()
+            self._worker.synchronize()
+            return np.array((time.perf_counter() - begun) * 1e3)
+
+        return self._sampled(timed)
+
+    def _sampled(self, timed: Callable[[], F64]) -> F64:
+        """[..., SAMPLES] in the clock's units: `timed` gives ms [...]."""
+        for _ in range(WARM_UPS):
+            timed()
+        return np.stack([self._clock.units(timed()) for _ in range(SAMPLES)], -1)
 
     def _batch(self, num_requests: int, context: int, width: int) -> Any:
         """context: tokens of the whole batch."""
@@ -122,25 +168,18 @@ class StartUpTimer:
 
 
 def _rising(ms: F64) -> tuple[tuple[float, ...], ...]:
-    """The largest surface below `ms` that rises both ways, as costs do and noise does not.
+    """A surface near `ms` that rises both ways, as costs do and noise does not.
 
-    From below, because what disturbs a time only ever lengthens it.
+    Between the largest one below and the smallest one above: what is noise goes either way.
     """
+    below, above = ms, ms
     for axis in (0, 1):
-        ms = np.flip(np.minimum.accumulate(np.flip(ms, axis), axis), axis)
-    return tuple(tuple(row) for row in ms.tolist())
+        below = np.flip(np.minimum.accumulate(np.flip(below, axis), axis), axis)
+        above = np.maximum.accumulate(above, axis)
+    return tuple(tuple(row) for row in ((below + above) / 2).tolist())
 
 
 def _powers(largest: int) -> tuple[int, ...]:
     """1, 2, 4, ... and the largest."""
     sizes = [2**k for k in range(largest.bit_length()) if 2**k < largest]
     return (*sizes, largest)
-
-
-def _median_ms(run: Callable[[], Any]) -> float:
-    times = []
-    for _ in range(WARM_UPS + SAMPLES):
-        begun = time.perf_counter()
-        run()
-        times.append(time.perf_counter() - begun)
-    return float(np.median(times[WARM_UPS:])) * 1e3

@@ -65,6 +65,8 @@ class Trace:
         if step.confidence_logits is not None:
             logits = step.confidence_logits.numpy().astype(float)
             record["confidence_logits"] = np.round(logits, 5).tolist()
+        if step.reference_ms is not None:
+            record["reference_ms"] = round(step.reference_ms, 4)
         if done.ceiling is not None:
             record["ceiling"] = done.ceiling.tolist()
         self._write(record)
@@ -97,6 +99,11 @@ class TraceFolder:
     @property
     def is_open(self) -> bool:
         return self._trace is not None
+
+    @property
+    def times_reference(self) -> bool:
+        """Whether a step that is written now should say how fast the machine was."""
+        return self._settings.reference and self.is_open
 
     def switch(self, name: str | None) -> None:
         """End the present trace and begin the named one; None begins none.

@@ -17,6 +17,7 @@ from sglang_dspark.engine.metrics import StepMetrics
 from sglang_dspark.engine.modes import MODES, WHOLE_BLOCK, Choice, Static, VerifyMode
 from sglang_dspark.engine.planner import LaunchedStep, Spent, StepPlanner
 from sglang_dspark.engine.ranks import Ranks, SoleRank
+from sglang_dspark.engine.reference import ReferenceWork
 from sglang_dspark.engine.requests import RequestSeeds
 from sglang_dspark.engine.rules import GreedyRule, Noise, Requested, Rule, SampledRule, Verified
 from sglang_dspark.engine.setup import set_up
@@ -61,6 +62,7 @@ class DSparkWorker(WorkerBase):
         self._control_error: str | None = None
         self._step_end_s: float | None = None  # of the last decode step; None after a prefill
         self._prefilled = False  # since the last decode step
+        self._reference = ReferenceWork()
         self._exporter = Exporter() if metrics_enabled() else None
         if self.draft_warning:
             logger.warning("sglang-dspark: %s", self.draft_warning)
@@ -138,6 +140,8 @@ class DSparkWorker(WorkerBase):
         self._metrics.note_launch(step)
         step.result = self.run_step(batch, step, publish)
         if self.is_synchronous:  # elsewhere the host's time hides behind the device's
+            if self._traces.times_reference:  # part of no step, and of no gap between two
+                step.reference_ms = self._reference.time_ms()
             self._step_end_s = time.perf_counter()
             self._plans.note_time(step, step.spent.worker_ms)
         return step.result

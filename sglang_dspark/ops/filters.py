@@ -63,15 +63,6 @@ def filter_probs(probs: Tensor, filters: Filters) -> Tensor:
     return kept.div_(kept.sum(-1, keepdim=True))
 
 
-def greedy_one_hot(logits: Tensor, probs: Tensor, greedy: Tensor) -> Tensor:
-    """`probs` with greedy rows (top_k == 1) replaced by a point mass on the lowest argmax.
-
-    logits, probs [..., V]; greedy broadcasts over [...], bool.
-    """
-    point = torch.zeros_like(probs).scatter_(-1, logits.argmax(-1, keepdim=True), 1.0)
-    return torch.where(greedy.unsqueeze(-1), point, probs)
-
-
 def _keep(probs: Tensor, filters: Filters) -> Tensor:
     vocab = probs.shape[-1]
     top_k, top_p = filters.top_k.unsqueeze(-1), filters.top_p.unsqueeze(-1)

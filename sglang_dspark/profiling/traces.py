@@ -54,6 +54,7 @@ class TraceStep(_Record):
     predicted_ms: float | None = None  # of the whole step, the gap after it included
     gap_ms: float | None = None  # the engine's time since the step before
     worker_ms: float | None = None  # the whole step inside the worker
+    reference_ms: float | None = None  # a fixed product right after the step
     accepted: list[int]  # committed drafts
     draft_lens: list[int]
     survival: list[list[float]] | None = None  # [bs][width] as the budget's top-K saw it

@@ -378,7 +378,8 @@ def test_a_dry_run_lists_cells_and_time_and_starts_nothing(tmp_path):
         (("--minuts", "3"), "No such option"),
     ],
 )
-def test_wrong_use_exits_with_2_and_the_reason(options, word):
+def test_wrong_use_exits_with_2_and_the_reason(options, word, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # a profile that a user made here is no part of the test
     result = command(*options)
     assert result.exit_code == 2
     assert word in " ".join(result.output.split())

@@ -18,6 +18,7 @@ from sglang_dspark.profiling.profile.lines import (
     refusal,
 )
 from sglang_dspark.profiling.profile.samples import half_width, measure, reject_outliers
+from sglang_dspark.profiling.profile.speed import MachineSpeed
 
 CELL = Cell(requests=4, context=256, budget=8)
 
@@ -37,6 +38,8 @@ def test_a_trace_is_read_with_its_header_and_its_end():
     (line,) = read_trace(text)
     assert line == StepLine(4, 40, 7, 24, 4.0, 17.5, 23.75, None)
     assert line.rest_ms == 2.25
+    (timed,) = read_trace(trace_line(reference_ms=0.25))
+    assert timed.reference_ms == 0.25
 
 
 @pytest.mark.parametrize("bad", ["{", '{"step": 1}', trace_line(slots=None)])
@@ -113,6 +116,27 @@ def test_the_interval_covers_the_truth_about_as_often_as_it_says():
         middle = float(np.median([np.median(r) for r in repeats]))
         covered += abs(middle - 20) <= half_width(repeats)
     assert 85 <= covered <= 100
+
+
+def test_a_slow_minute_of_the_machine_is_divided_out():
+    """The second visit: everything, the fixed product too, takes half as long again."""
+    usual = [step()._replace(reference_ms=0.2)] * 6
+    slow = [step(30.0)._replace(draft_ms=6.0, gap_ms=2.25, reference_ms=0.3)] * 5
+    slow += [step(30.0)._replace(draft_ms=6.0, gap_ms=2.25, reference_ms=9.0)]  # a hiccup of it
+    visits = [usual, slow, usual, []]
+    speed = MachineSpeed.of(visits)
+    assert (speed.usual_ms, round(speed.slow_ms, 3)) == (0.2, 0.28)
+    assert measure(CELL, visits).relative_half_width > 0.1
+    found = measure(CELL, [speed.steady(lines) for lines in visits if lines])
+    assert found.step_ms == pytest.approx(20.0) and found.relative_half_width < 1e-9
+    assert found.draft_ms == pytest.approx(4.0) and found.gap_ms == pytest.approx(1.5)
+
+
+def test_one_visit_without_the_product_leaves_all_times_as_they_are():
+    timed = [step()._replace(reference_ms=0.2)] * 4
+    assert MachineSpeed.of([timed, [step()] * 4]) is None
+    assert MachineSpeed.of([timed, [*timed, step()]]) is None
+    assert MachineSpeed.of([]) is None
 
 
 def test_one_repeat_or_two_are_never_tight():

@@ -74,7 +74,7 @@ HOPEFUL = (("SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION", "8"),)  # tokens a request 
 NO_TABLE = 'cost_table = "off"'
 ALGORITHM_1 = 'scheduler = "algorithm-1"\n'
 # The file with the trace and the tables that run-time control may choose.
-STEERED = '[trace]\ndirectory = "{traces}"\n[control]\ncost_tables = "{tables}"\n'
+STEERED = '[trace]\ndirectory = "{traces}"\nreference = true\n[control]\ncost_tables = "{tables}"\n'
 # Prices that no machine decides, so that what is chosen by them is the same everywhere.
 PRICED = ("--speculative-dspark-sps-table-path", "{tables}/linear.json")
 COMPACT = (("SGLANG_RAGGED_VERIFY_MODE", "compact"),)

@@ -63,6 +63,7 @@ def test_profile_measures_a_running_server_and_leaves_it_as_it_was(
     table = parse_table((out / "profile" / "table.json").read_text())
     assert table.provenance is not None and table.provenance.kind == "profiled"
     assert table.no_draft is not None and len(table.verify.at) >= 2
+    assert summary["machine_speed"]["usual_ms"] > 0  # the pool's settings ask for it
     assert summary and (out / "profile" / "figure.png").stat().st_size > 10_000
     after = server.client.worker_record()
     keys = ("mode", "gamma_limit", "no_draft", "pinned_drafts", "trace", "cost_table")

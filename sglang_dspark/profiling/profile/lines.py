@@ -27,6 +27,7 @@ class StepLine(NamedTuple):
     target_ms: float
     worker_ms: float  # the whole step
     gap_ms: float | None  # the engine's time since the step before; None: a prefill lay between
+    reference_ms: float | None = None  # a fixed product right after it; None: was not asked for
 
     @property
     def rest_ms(self) -> float:
@@ -67,6 +68,7 @@ def _step(record: Mapping[str, Any]) -> StepLine:
         target_ms=record["target_ms"],
         worker_ms=record["worker_ms"],
         gap_ms=record["gap_ms"],
+        reference_ms=record.get("reference_ms"),
     )
 
 

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from sglang_dspark.profiling.profile.cells import Cell, Group, Plan
 from sglang_dspark.profiling.profile.lines import StepLine
+from sglang_dspark.profiling.profile.speed import MachineSpeed
 
 SCHEMA: Literal["sglang-dspark/profile-samples"] = "sglang-dspark/profile-samples"
 
@@ -83,9 +84,17 @@ class Samples:
         key = (repeat, group.requests, group.context)
         return any((g.repeat, g.requests, g.context) == key for g in self.groups)
 
-    def repeats_of(self, cell: Cell) -> list[list[StepLine]]:
-        """The steps of each repeat in which the cell did not fail."""
-        return [c.steps for c in self._of(cell) if c.failed is None]
+    @property
+    def speed(self) -> MachineSpeed | None:
+        """Of the machine, over everything measured so far; None: the server was not asked."""
+        return MachineSpeed.of(
+            c.steps for group in self.groups for c in group.cells if c.failed is None
+        )
+
+    def repeats_of(self, cell: Cell, speed: MachineSpeed | None) -> list[list[StepLine]]:
+        """The steps of each repeat in which the cell did not fail, at the machine's usual speed."""
+        visits = [c.steps for c in self._of(cell) if c.failed is None]
+        return visits if speed is None else [speed.steady(lines) for lines in visits]
 
     def failure(self, cell: Cell) -> str | None:
         """Why a cell failed last; None if it never did."""

@@ -33,6 +33,7 @@ from sglang_dspark.profiling.profile.record import (
 )
 from sglang_dspark.profiling.profile.samples import MIN_REPEATS, Measured, measure
 from sglang_dspark.profiling.profile.servers import Attached, AttachError, Own, Reached
+from sglang_dspark.profiling.profile.speed import MachineSpeed
 from sglang_dspark.profiling.provenance import machine, versions
 from sglang_dspark.profiling.server import ServerError
 
@@ -141,7 +142,8 @@ def collect(
     for repeat in count():
         todo = [g for g in order(plan.groups, repeat) if not samples.has(g, repeat)]
         if repeat >= MIN_REPEATS:
-            todo = [g for g in todo if not is_done(samples, g, job.tolerance)]
+            speed = samples.speed
+            todo = [g for g in todo if not is_done(samples, g, job.tolerance, speed)]
         if not todo and repeat >= max(samples.repeats, MIN_REPEATS):
             return
         for i, group in enumerate(todo):
@@ -155,10 +157,10 @@ def collect(
             progress.advance()
 
 
-def is_done(samples: Samples, group: Group, tolerance: float) -> bool:
+def is_done(samples: Samples, group: Group, tolerance: float, speed: MachineSpeed | None) -> bool:
     """Whether another repeat of the group would tell nothing new."""
     for cell in group.cells:
-        repeats = samples.repeats_of(cell)
+        repeats = samples.repeats_of(cell, speed)
         if repeats and not measure(cell, repeats).is_tight(tolerance):
             return False
     return True  # cells that failed in every repeat will fail again
@@ -182,6 +184,7 @@ def conclude(plan: Plan, samples: Samples) -> ProfileResult:
 
 
 def _measured(plan: Plan, samples: Samples) -> Iterator[Measured]:
+    speed = samples.speed
     for cell in plan.cells:
-        if repeats := samples.repeats_of(cell):
+        if repeats := samples.repeats_of(cell, speed):
             yield measure(cell, repeats)

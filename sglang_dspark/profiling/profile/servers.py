@@ -71,7 +71,7 @@ class Own:
             settings = Path(folder) / "settings.toml"
             settings.write_text(
                 f'cost_table = "off"\n[trace]\ndirectory = {json.dumps(folder)}\n'
-                f"max_mb = {TRACE_MB}\n",
+                f"max_mb = {TRACE_MB}\nreference = true\n",
                 encoding="utf-8",
             )
             server = Server(

@@ -16,6 +16,7 @@ from sglang_dspark.profiling.profile.figure import draw
 from sglang_dspark.profiling.profile.fit import TARGET_ERROR, Checked
 from sglang_dspark.profiling.profile.run import Job, ProfileResult
 from sglang_dspark.profiling.profile.samples import Measured
+from sglang_dspark.profiling.profile.speed import MachineSpeed
 
 SCHEMA, VERSION = "sglang-dspark/profile-summary", 1
 
@@ -44,6 +45,7 @@ def summarize(job: Job, result: ProfileResult) -> dict[str, Any]:
         "tolerance": job.tolerance,
         "tight_cells": sum(m.is_tight(job.tolerance) for m in result.measured),
         "half_width": {"median": _round(float(np.median(widths))), "worst": _round(max(widths))},
+        "machine_speed": _machine_speed(result.samples.speed),
         "held_out": _held_out(result),
         "fit_error": _round(fitted.median_error(held_out=False)),
         "residuals": dict(provenance.residuals),
@@ -67,6 +69,11 @@ def write_results(job: Job, result: ProfileResult) -> dict[str, Any]:
     draw(result, figure, job.command)
     summary.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     return record
+
+
+def _machine_speed(speed: MachineSpeed | None) -> dict[str, float | None] | None:
+    """Of the fixed product at the side of every step, which its times are divided by."""
+    return None if speed is None else {k: _round(v) for k, v in asdict(speed).items()}
 
 
 def _held_out(result: ProfileResult) -> dict[str, Any]:
