@@ -39,6 +39,7 @@ from sglang_dspark.doctor.scheduling_files import look_at_calibration, look_at_t
 from sglang_dspark.doctor.server import OUR_WORKER
 from sglang_dspark.draft.target import TargetShape
 from sglang_dspark.draft.weights import load_draft_weights
+from sglang_dspark.settings import Settings
 from tests.core.made_up import PROVENANCE, SERVER, linear_table
 from tests.planted import make_random_pair
 
@@ -420,17 +421,18 @@ def test_the_table_is_the_one_that_a_server_would_find(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr("sglang_dspark.core.table_folders._PACKAGE", tmp_path / "package")
-    nothing = look_at_table(SERVER, None, switched_off=False)
+    nothing = look_at_table(SERVER, None, Settings())
     assert (nothing.name, nothing.error) == (None, None)
     folder = tmp_path / "sglang-dspark" / "cost_tables"
     folder.mkdir(parents=True)
     (folder / "mine.json").write_text(dump_table(linear_table()))
-    assert look_at_table(SERVER, None, switched_off=False).name == "mine.json"
+    assert look_at_table(SERVER, None, Settings()).name == "mine.json"
     other = Server(**{n: getattr(PROVENANCE, n) for n in Server.__dataclass_fields__} | {"tp": 2})
-    assert look_at_table(other, None, switched_off=False).name is None
-    named = look_at_table(other, str(folder / "mine.json"), switched_off=False)
+    assert look_at_table(other, None, Settings()).name is None
+    named = look_at_table(other, str(folder / "mine.json"), Settings())
     assert named.error is not None and "tp" in named.error
-    assert look_at_table(SERVER, None, switched_off=True).switched_off
+    assert look_at_table(SERVER, None, Settings(cost_table="off")).switched_off
+    assert look_at_table(SERVER, None, Settings(cost_table="measure")).name is None
 
 
 def test_a_calibration_is_read_for_the_gamma_that_is_served(tmp_path: Path) -> None:

@@ -2,12 +2,13 @@
 
 A mode is a class, chosen when the worker is built or told at run time; the relay, the feedback
 and the cost table live outside and outlast a change of planner. Only `Searching` keeps state of
-its own (whether it drafts at present); a change of table or limits needs a new planner.
+its own (whether it drafts at present, and how widely), which its successor may be given.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -28,6 +29,7 @@ from sglang_dspark.core.feedback import AcceptanceFeedback
 from sglang_dspark.core.host_time import HostTime
 from sglang_dspark.core.plan import NAN, Batch, Pin, Plan, Reason
 from sglang_dspark.core.relay import ConfidenceRelay
+from sglang_dspark.core.running import crowd_of, nearest_crowd
 from sglang_dspark.core.step_time import StepTime, kind_of
 from sglang_dspark.core.widths import WidthRules, WidthState
 
@@ -140,11 +142,22 @@ class NeverDraft:
         return self._outlook.plain(batch, "never-draft")
 
 
-class SearchState(NamedTuple):
-    """What a searching planner remembers beside relay and feedback."""
+class CrowdState(NamedTuple):
+    """What a searching planner has found out about batches of about one size."""
 
     arm: ArmState = ArmState()
     widths: WidthState = WidthState()
+
+    def lent(self) -> CrowdState:
+        """To a size not met before: the beliefs, and no steps or time saved up for a probe."""
+        return CrowdState(
+            self.arm._replace(waited=0, credit_ms=0.0), self.widths._replace(credit_ms=0.0)
+        )
+
+
+# By request count, in powers of two: the few requests that a burst ends with are decided anew,
+# and the next burst goes on where the last one stood. Never changed in place.
+SearchState = Mapping[int, CrowdState]
 
 
 class Searching:
@@ -159,24 +172,36 @@ class Searching:
         arms: ArmRules | None = None,
         widths: WidthRules | None = None,
         least_gain: float = 0.0,
+        state: SearchState | None = None,
     ) -> None:
         """arms: None never leaves drafting; widths: None proposes all drafts, always;
-        least_gain: see `budget.with_least_gain`, 0 = off."""
+        least_gain: see `budget.with_least_gain`, 0 = off; state: a predecessor's."""
         if arms is not None and not costs.prices_no_draft:
             raise ValueError("this cost table does not price a no-draft step: use arms=None")
         self._outlook, self._costs = outlook, costs
         self._arms, self._widths, self._least_gain = arms, widths, least_gain
-        self.state = SearchState()
+        self.state: SearchState = {} if state is None else state
+
+    def _recall(self, num_requests: int) -> CrowdState:
+        crowd = crowd_of(num_requests)
+        if crowd in self.state:
+            return self.state[crowd]
+        if not self.state:
+            return CrowdState()
+        return self.state[nearest_crowd(self.state, num_requests)].lent()
+
+    def _remember(self, num_requests: int, state: CrowdState) -> None:
+        self.state = {**self.state, crowd_of(num_requests): state}
 
     def plan(self, batch: Batch) -> Plan:
         best, informed = self._compare(batch)
         if self._arms is not None:
             n, plain_ms = batch.num_requests, self._outlook.no_draft_ms(batch)
-            probe = best.probe(n)
+            probe, state = best.probe(n), self._recall(n)
             arm = decide_arm(
-                self.state.arm, self._arms, best.choice, plain_ms, n, probe.choice.ms, informed
+                state.arm, self._arms, best.choice, plain_ms, n, probe.choice.ms, informed
             )
-            self.state = self.state._replace(arm=arm.state)
+            self._remember(n, state._replace(arm=arm.state))
             if not arm.drafts:
                 return Plan(0, 0, n, plain_ms, float(n), "no-draft")
             if arm.reason == "probe":
@@ -186,20 +211,20 @@ class Searching:
     def _compare(self, batch: Batch) -> tuple[_Best, bool]:
         """(the best step of the present width, or of a better one; whether that rests on any
         request's own confidences)."""
-        state, gamma, n = self.state.widths, batch.gamma, batch.num_requests
-        present, rival = gamma, None
+        gamma, n = batch.gamma, batch.num_requests
+        known, present, rival = self._recall(n), gamma, None
         if self._widths is not None:
-            present = state.width(gamma)
-            rival = state.rival(self._widths, gamma, batch.step, n)
+            present = known.widths.width(gamma)
+            rival = known.widths.rival(self._widths, gamma, batch.step, n)
         survival, informed = self._outlook.survival(batch, max(present, rival or 0))
         best = self._best(batch, survival, present)
         if self._widths is None or rival is None or not informed:
             return best, informed
         other = self._best(batch, survival, rival)
         gain = math.log(other.choice.rate / best.choice.rate)
-        state = state.compared(self._widths, gamma, rival, gain, n)
-        self.state = self.state._replace(widths=state)
-        return (other if state.width(gamma) == rival else best), informed
+        widths = known.widths.compared(self._widths, gamma, rival, gain, n)
+        self._remember(n, known._replace(widths=widths))
+        return (other if widths.width(gamma) == rival else best), informed
 
     def _look(self, batch: Batch, best: _Best) -> _Best:
         """`best`, or whole blocks where enough was saved up for that."""
@@ -207,8 +232,9 @@ class Searching:
             return best
         n = batch.num_requests
         extra_ms = self._costs.once_ms(n, batch.gamma) - self._costs.once_ms(n, best.width)
-        looks, state = self.state.widths.paid(self._widths, best.choice.ms, extra_ms)
-        self.state = self.state._replace(widths=state)
+        known = self._recall(n)
+        looks, widths = known.widths.paid(self._widths, best.choice.ms, extra_ms)
+        self._remember(n, known._replace(widths=widths))
         if not looks:
             return best
         survival, _ = self._outlook.survival(batch, batch.gamma)

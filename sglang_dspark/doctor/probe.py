@@ -70,8 +70,7 @@ def _models(options: Any, accepted: bool) -> dict[str, Any]:
     server = _identity(around, config, Path(draft.folder), draft.gamma)
     found |= {"served": served, "server": asdict(server)}
     if served.schedules:
-        off = settings.cost_table == "off"
-        found["table"] = look_at_table(server, named_table, switched_off=off)
+        found["table"] = look_at_table(server, named_table, settings)
     return found
 
 

@@ -9,18 +9,19 @@ from sglang_dspark.core.cost_table import CostTable
 from sglang_dspark.core.cost_verdict import Server
 from sglang_dspark.doctor.facts import Calibration, Table
 from sglang_dspark.engine.tables import TableRefused, find_table
+from sglang_dspark.settings import Settings
 
 
 class _WouldMeasure(Exception):
     """No table on this machine fits."""
 
 
-def look_at_table(server: Server, named: str | None, *, switched_off: bool) -> Table:
+def look_at_table(server: Server, named: str | None, settings: Settings) -> Table:
     """The server's own search; where it would measure a table, there is no name."""
-    if switched_off:
+    if settings.cost_table == "off":
         return Table(named=named, switched_off=True)
     try:
-        found = find_table(server, named, _measure)
+        found = find_table(server, named, _measure, known=settings.cost_table == "auto")
     except TableRefused as error:
         return Table(named=named, error=str(error))
     except _WouldMeasure:

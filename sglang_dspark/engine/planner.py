@@ -20,6 +20,7 @@ from sglang_dspark.core.planner import (
     Pinned,
     Planner,
     Searching,
+    SearchState,
     Synchronous,
     VerifyAll,
 )
@@ -124,10 +125,18 @@ class StepPlanner:
         self._prepared: LaunchedStep | None = None
         self._unpublished: deque[LaunchedStep] = deque()
         self._launched: deque[LaunchedStep] = deque()
-        self.steer(steering)
+        self._found: SearchState | None = None  # by earlier planners, at the table's prices
+        self._take_up(steering)
 
     def steer(self, steering: Steering) -> None:
-        """Take a new choice from the next step on."""
+        """Take a new choice from the next step on; what was found at the same prices is kept."""
+        if steering.table is not self.steering.table:
+            self._found = None
+        elif isinstance(self._planner, Searching):
+            self._found = self._planner.state
+        self._take_up(steering)
+
+    def _take_up(self, steering: Steering) -> None:
         self.steering = steering
         self.costs = None if steering.table is None else steering.table.costs
         self._schedules = MODES[steering.mode].schedules
@@ -155,7 +164,7 @@ class StepPlanner:
         arms = ArmRules() if steering.no_draft.mode == "auto" else None
         # Where the whole block is verified all the same, nothing is saved by a narrower one.
         widths = WidthRules() if MODES[steering.mode].packs else None
-        return Searching(outlook, self.costs, arms=arms, widths=widths)
+        return Searching(outlook, self.costs, arms=arms, widths=widths, state=self._found)
 
     @property
     def prices_no_draft(self) -> bool:

@@ -115,7 +115,12 @@ def _table(worker: DSparkWorker, server: Server, settings: Settings) -> LoadedTa
         command=shlex.join(sys.argv),
         **asdict(server),
     )
-    loaded = find_table(server, worker.named_cost_table, lambda: timer.measure(provenance))
+    loaded = find_table(
+        server,
+        worker.named_cost_table,
+        lambda: timer.measure(provenance),
+        known=settings.cost_table == "auto",
+    )
     log = logger.warning if loaded.reasons else logger.info
     log("sglang-dspark: cost table %s (%s) %s", loaded.name, loaded.verdict, loaded.reasons or "")
     return loaded

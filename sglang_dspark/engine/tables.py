@@ -33,15 +33,23 @@ class LoadedTable:
     reasons: tuple[str, ...]
 
 
-def find_table(server: Server, named: str | None, measure: Callable[[], CostTable]) -> LoadedTable:
+def find_table(
+    server: Server,
+    named: str | None,
+    measure: Callable[[], CostTable],
+    *,
+    known: bool = True,
+) -> LoadedTable:
     """The table for `server`: `named`, else a match among shipped and cached ones, else measured.
+
+    known: whether tables that were measured before may be used without being named.
 
     Raises:
         TableRefused: the named file cannot be read or does not fit; never falls back in silence.
     """
     if named is not None:
         return load_table(Path(named), server, named_by_user=True)
-    for path in _candidates():
+    for path in _candidates() if known else ():
         with suppress(TableRefused):
             return load_table(path, server, named_by_user=False)
     table = measure()

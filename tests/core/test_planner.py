@@ -262,6 +262,22 @@ def test_feedback_forgets_so_that_a_cured_draft_comes_back():
     assert np.mean([p.drafts for p in plans[-1000:]]) == 1.0
 
 
+def test_changing_request_counts_earn_no_probes_of_their_own():
+    """A draft that knows nothing, under a load that comes and goes."""
+    look = outlook()
+    planner, plans = Searching(look, COSTS, arms=ArmRules()), []
+    for step in range(8000):
+        b = batch(step, (1, 2, 4, 8)[step // 20 % 4])
+        plans.append(planner.plan(b))
+        if plans[-1].drafts:
+            survival = survivals(np.full((b.num_requests, GAMMA), 0.05))
+            look.relay.publish(step, b.slots, b.generations, survival)
+    judged = [i for i, p in enumerate(plans) if p.reason == "search"]
+    assert len(judged) < 60 and judged[-1] < 160  # each of the four makes up its mind once
+    later = plans[160:]
+    assert 0 < sum(p.drafts for p in later) <= 0.02 * len(later)
+
+
 def test_the_wait_doubles_up_to_its_limit():
     rules, state, waits = ArmRules(longest_wait=200), ArmState(), []
     for _ in range(3000):

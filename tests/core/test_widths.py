@@ -88,6 +88,26 @@ def test_looks_cost_no_more_than_their_share():
     assert sum(extra_ms) <= WidthRules().look_share * sum(p.predicted_ms for p in plans)
 
 
+def test_the_end_of_a_burst_decides_nothing_for_the_next_one():
+    """32 requests have dear drafts; the last one of them has not."""
+    costs = costs_of(0.2)
+    look = Outlook(ConfidenceRelay(64, GAMMA, 2), costs)
+    planner = Searching(look, costs, widths=WidthRules())
+
+    def serve(num_requests, steps, first):
+        slots, widths = np.arange(num_requests), []
+        for step in range(first, first + steps):
+            plan = planner.plan(Batch(step, slots, slots + 1, 0, GAMMA))
+            survival = survivals(np.full((num_requests, plan.width), 0.9, np.float32))
+            look.relay.publish(step, slots, slots + 1, survival)
+            widths += [plan.width] if plan.reason == "search" else []
+        return widths
+
+    crowded, alone, again = serve(32, 200, 0), serve(1, 400, 200), serve(32, 20, 600)
+    assert crowded[-1] < alone[-1]
+    assert set(again) == {crowded[-1]}
+
+
 def test_a_gamma_limit_bounds_the_width():
     plans = run(200, lambda step, k: 0.95, costs_of(0.0), gamma=3)
     assert {p.width for p in plans} == {3}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -88,6 +90,20 @@ def test_a_flush_forgets_confidences(flushed):
     plans.prepare(SLOTS, GENERATIONS, 128)  # publishes what is due, unless it was flushed
     known = plans._relay.read(1, SLOTS, GENERATIONS, GAMMA).known
     assert known.any() == (not flushed)
+
+
+def test_what_was_found_outlasts_another_mode_but_not_another_table():
+    plans = planner(no_draft="auto")
+    ours = plans.steering
+    for _ in range(60):
+        run_step(plans, 0.01)
+    assert not run_step(plans, 0.01).drafts
+    plans.steer(replace(ours, mode="static", no_draft=NoDraft(mode="off")))
+    assert run_step(plans, 0.01).reason == "verify-all"
+    plans.steer(ours)
+    assert not run_step(plans, 0.01).drafts
+    plans.steer(replace(ours, table=replace(ours.table, name="another")))
+    assert run_step(plans, 0.01).drafts
 
 
 def test_a_finished_step_reports_its_windows():

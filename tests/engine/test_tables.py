@@ -74,6 +74,15 @@ def test_a_truncated_file_is_named_and_refused(tmp_path, text):
         find_table(SERVER, str(path), must_not_measure)
 
 
+def test_a_server_may_ask_for_a_new_one_though_one_fits():
+    store(table(), SERVER)
+    measured = []
+    find_table(SERVER, None, lambda: measured.append(1) or table(), known=False)
+    assert measured == [1]
+    named = find_table(SERVER, str(next(cache_folder().iterdir())), must_not_measure, known=False)
+    assert named.table == table()
+
+
 def test_a_broken_file_in_the_cache_is_passed_over():
     cache_folder().mkdir(parents=True)
     (cache_folder() / "a.json").write_text("{")

@@ -74,7 +74,15 @@ HOPEFUL = (("SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION", "8"),)  # tokens a request 
 NO_TABLE = 'cost_table = "off"'
 ALGORITHM_1 = 'scheduler = "algorithm-1"\n'
 # The file with the trace and the tables that run-time control may choose.
-STEERED = '[trace]\ndirectory = "{traces}"\nreference = true\n[control]\ncost_tables = "{tables}"\n'
+# A table is measured at its start, whatever ships for this machine.
+STEERED = """\
+cost_table = "measure"
+[trace]
+directory = "{traces}"
+reference = true
+[control]
+cost_tables = "{tables}"
+"""
 # Prices that no machine decides, so that what is chosen by them is the same everywhere.
 PRICED = ("--speculative-dspark-sps-table-path", "{tables}/linear.json")
 COMPACT = (("SGLANG_RAGGED_VERIFY_MODE", "compact"),)
