@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 START_TIMEOUT_S = 600  # half a minute alone on a quiet machine
 # Without --record nothing reads these.
 RECORDING = (
-    *("target", "draft", "prompts", "url", "trace_dir", "server_flags", "concurrency"),
+    *("target", "draft", "prompts", "url", "trace_directory", "server_flags", "concurrency"),
     *("max_new_tokens", "temperature", "greedy"),
 )
 
@@ -80,7 +80,7 @@ def calibrate(
         str | None,
         typer.Option(help="Record from this running server in place of one of our own."),
     ] = None,
-    trace_dir: Annotated[
+    trace_directory: Annotated[
         Path | None, typer.Option(help="With --url: the server's [trace] directory.")
     ] = None,
     server_flags: Annotated[
@@ -112,7 +112,7 @@ def calibrate(
     from sglang_dspark.profiling.calibrate.report import calibrate as fit
     from sglang_dspark.profiling.traces import TraceError, read_named_traces
 
-    _check_use(context, traces, record, url, trace_dir)
+    _check_use(context, traces, record, url, trace_directory)
     files = [out / name for name in ("sts.json", "report.json", "reliability.png")]
     refuse_to_overwrite(force, *files)
     talk, only_reported = screen(as_json), list(evaluate or ())
@@ -121,7 +121,7 @@ def calibrate(
         plan = RecordPlan(
             prompts=domains,
             rounds=rounds_per_domain(min_rounds, len(domains), max_new_tokens),
-            folder=trace_dir or out / "traces",
+            folder=trace_directory or out / "traces",
             concurrency=concurrency,
             max_new_tokens=max_new_tokens,
             temperature=temperature,
@@ -156,15 +156,15 @@ def _check_use(
     traces: list[str] | None,
     record: bool,
     url: str | None,
-    trace_dir: Path | None,
+    trace_directory: Path | None,
 ) -> None:
     """End with status 2 where options contradict each other or would have no effect."""
     if record and traces:
         fail("give traces, or --record, not both; --evaluate takes traces beside a recording")
     if not record and not traces:
         fail("nothing to fit on: give traces recorded in cap-accept, or --record")
-    if (url is None) != (trace_dir is None):
-        fail("--url and --trace-dir go together: the server's address and its trace folder")
+    if (url is None) != (trace_directory is None):
+        fail("--url and --trace-directory go together: the server's address and its trace folder")
     sources = {name: context.get_parameter_source(name) for name in RECORDING}
     given = [name for name, source in sources.items() if source and source.name != "DEFAULT"]
     if given and not record:

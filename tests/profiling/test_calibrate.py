@@ -190,8 +190,11 @@ def test_the_command_writes_what_a_server_loads(tmp_path):
         ((), "give traces recorded in cap-accept, or --record"),
         (("x.jsonl", "--record"), "not both"),
         (("x.jsonl", "--concurrency", "2"), "--concurrency is for recording: add --record"),
-        (("--record", "--url", "http://x"), "--url and --trace-dir go together"),
-        (("--record", "--url", "u", "--trace-dir", "d", "--draft", "."), "--draft has no effect"),
+        (("--record", "--url", "http://x"), "--url and --trace-directory go together"),
+        (
+            ("--record", "--url", "u", "--trace-directory", "d", "--draft", "."),
+            "--draft has no effect",
+        ),
         (("none.jsonl",), "cannot be read"),
     ],
 )

@@ -137,7 +137,7 @@ def test_a_failure_ends_it_and_puts_the_server_back(fake, tmp_path):
 
 
 def test_a_trace_elsewhere_is_missed(fake, tmp_path):
-    with pytest.raises(RecordError, match="--trace-dir"):
+    with pytest.raises(RecordError, match="--trace-directory"):
         record_traces(fake.url, plan(tmp_path / "elsewhere"), Quiet())
 
 

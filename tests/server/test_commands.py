@@ -81,7 +81,7 @@ def test_calibrate_records_from_a_running_server_and_fits(
 ) -> None:
     server = serve("scheduled")
     report = run(
-        *("calibrate", "--record", "--url", server.url, "--trace-dir", pool.traces),
+        *("calibrate", "--record", "--url", server.url, "--trace-directory", pool.traces),
         *("--min-rounds", 100, "--max-new-tokens", 32, "--out", out / "calibration"),
     )
     assert report

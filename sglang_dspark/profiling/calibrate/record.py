@@ -97,8 +97,8 @@ def record_traces(url: str, plan: RecordPlan, progress: Progress) -> dict[str, P
     for name, file in plan.files().items():
         if not file.exists():
             raise RecordError(
-                f"{name}: the server wrote no {file}; does --trace-dir name the folder that its "
-                "[trace] directory names, on this machine?"
+                f"{name}: the server wrote no {file}; does --trace-directory name the "
+                "folder that its [trace] directory names, on this machine?"
             )
     return plan.files()
 
